@@ -1,0 +1,1 @@
+"""Admission decisions: (request, facts) to a verdict. No I/O, no clock."""

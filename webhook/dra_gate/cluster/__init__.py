@@ -1,0 +1,1 @@
+"""The cluster as caches: client, reflectors, leases, and the facts assembled from them."""

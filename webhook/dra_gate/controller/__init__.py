@@ -1,0 +1,1 @@
+"""Loops: read the world, call a pure function, write the result."""

@@ -1,0 +1,1 @@
+"""Charges and quota: integers only, time is an input."""

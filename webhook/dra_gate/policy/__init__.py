@@ -1,0 +1,1 @@
+"""Policy files: catalogue, device policies, tenants; loading, compiling to claim templates, linting."""
