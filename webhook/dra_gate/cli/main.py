@@ -1,0 +1,63 @@
+"""`dra-gate` and `kubectl dra-gate`: finds the verb, loads only its module, maps our errors to exit codes.
+
+Exit codes: 0 done, nothing denied; 1 a verdict of no (denied, drift, lint errors); 2 the input, a policy or the call is wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from dra_gate import __version__
+
+_VERBS = {
+    "serve": "Serve the two admission routes over TLS.",
+    "controller": "Keep the tenants' claim templates in place.",
+    "webhooks": "Print both webhook configurations.",
+    "certs": "Issue an own CA and a serving certificate.",
+    "policy": "Lint, render and release policy files.",
+    "review": "Judge Pods, workloads and recorded AdmissionReviews offline.",
+    "demo": "Show the gate at work on example Pods, without a cluster.",
+}
+
+
+class Verbs(click.Group):
+    """One verb a module (`dra_gate.cli.<verb>.command`), imported when it is called: `--help` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _VERBS:
+            return None
+        command = importlib.import_module(f"dra_gate.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)  # noqa: S101 - a verb module without one is our mistake
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_VERBS.items()))
+
+
+@click.command(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Completion: eval \"$(_DRA_GATE_COMPLETE=bash_source dra-gate)\" (or zsh_source, fish_source).",
+)
+@click.version_option(__version__, prog_name="dra-gate")
+def root() -> None:
+    """Policy gate for accelerators under Dynamic Resource Allocation.
+
+    \b
+    Examples:
+      dra-gate demo
+      dra-gate policy lint policies/
+      dra-gate review --policies policies/ --cluster cluster.yaml pod.yaml
+    """
+
+
+def main() -> None:
+    """Entry point of the console scripts."""
+    sys.exit(root.main(standalone_mode=True))

@@ -1,0 +1,145 @@
+"""The policy set as values: what the loader makes of a folder and everything else reads.
+
+All of it is immutable. Whoever holds a `PolicySet` holds one digest and may compare, compile and judge with it for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dra_gate.kube.quantity import Quantity
+from dra_gate.kube.semver import Semver
+
+API_VERSION = "policy.dra-gate.io/v1alpha1"
+OTHERS = "others"  # the word at the end of a candidate list
+MAX_CANDIDATES = 8  # firstAvailable takes at most 8 alternatives: resource.k8s.io/v1 FirstAvailableDeviceRequestMaxSize
+MAX_DEVICES = 32  # devices in one claim: resource.k8s.io/v1 AllocationResultsMaxSize
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in a policy file; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A kind of device the cluster owns. `products` are globs with `*` at either end; `selector` is CEL over one device."""
+
+    name: str
+    device_class: str
+    driver: str
+    products: tuple[str, ...]
+    selector: str | None
+    memory: Quantity | None
+    architecture: str | None
+    node_labels: Mapping[str, tuple[str, ...]]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What holds for every candidate. An absent word is None, empty or False."""
+
+    memory_min: Quantity | None = None
+    driver_min: Semver | None = None
+    architectures: tuple[str, ...] = ()
+    same_attribute: tuple[str, ...] = ()
+    whole_device: bool = False
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    cel: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRef:
+    """A policy at a version, written `name@version`."""
+
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePolicy:
+    """One reviewed policy. `candidates` are model names in order of preference, `others` already expanded.
+
+    `digest` is the SHA-256 (hex) of the policy document's canonical JSON: what "a released version is never edited" compares.
+    """
+
+    ref: PolicyRef
+    serves: tuple[str, ...]
+    candidates: tuple[str, ...]
+    constraints: Constraints
+    digest: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Devices a tenant may hold, in all and by model; None and absence mean no limit."""
+
+    devices: int | None = None
+    models: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """The policy version that some of a tenant's namespaces get instead."""
+
+    policy: PolicyRef
+    namespaces: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who pays: its namespaces, policy, kept versions, quota and weight."""
+
+    name: str
+    namespaces: tuple[str, ...]
+    policy: PolicyRef
+    keep_versions: tuple[int, ...]
+    canary: Canary | None
+    quota: Quota
+    weight: int | None
+    over_quota: str  # reject or wait
+    place: Place
+
+    def policy_for(self, namespace: str) -> PolicyRef:
+        """The policy that new Pods in `namespace` get: the canary's in its namespaces, else the tenant's."""
+        if self.canary is not None and namespace in self.canary.namespaces:
+            return self.canary.policy
+        return self.policy
+
+    def valid_refs(self, namespace: str) -> tuple[PolicyRef, ...]:
+        """The policies that Pods in `namespace` may name: its own first, then every other that the tenant still honours."""
+        refs = [self.policy_for(namespace), self.policy]
+        refs += [PolicyRef(self.policy.name, version) for version in self.keep_versions]
+        return tuple(dict.fromkeys(refs))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """All files of a folder, loaded together. `digest` is SHA-256 (hex) over the documents' canonical JSON.
+
+    Comments, file names and the order of documents do not change the digest; everything that decides does.
+    """
+
+    digest: str
+    models: Mapping[str, Model]  # in catalogue order
+    policies: Mapping[PolicyRef, DevicePolicy]
+    tenants: Mapping[str, Tenant]
+    tenant_by_namespace: Mapping[str, str]
+
+    def tenant_of(self, namespace: str) -> Tenant | None:
+        """The tenant that owns `namespace`, or None."""
+        name = self.tenant_by_namespace.get(namespace)
+        return None if name is None else self.tenants[name]
