@@ -11,11 +11,31 @@ from hypothesis import strategies as st
 from dra_gate.kube.semver import Semver, SemverError
 
 # Each is lower than the next: the example of semver.org section 11, with the traps around it.
-ASCENDING = """
-    0.0.0-0 0.0.0 0.9.10 1.0.0-1 1.0.0-2 1.0.0-10 1.0.0-- 1.0.0-A 1.0.0-alpha 1.0.0-alpha.1
-    1.0.0-alpha.beta 1.0.0-beta 1.0.0-beta.2 1.0.0-beta.11 1.0.0-rc.1 1.0.0 2.0.0 2.1.0 2.1.1
-    535.129.3 550.54.15 550.127.8 18446744073709551615.0.0
-""".split()
+ASCENDING = [
+    "0.0.0-0",
+    "0.0.0",
+    "0.9.10",
+    "1.0.0-1",
+    "1.0.0-2",
+    "1.0.0-10",
+    "1.0.0--",
+    "1.0.0-A",
+    "1.0.0-alpha",
+    "1.0.0-alpha.1",
+    "1.0.0-alpha.beta",
+    "1.0.0-beta",
+    "1.0.0-beta.2",
+    "1.0.0-beta.11",
+    "1.0.0-rc.1",
+    "1.0.0",
+    "2.0.0",
+    "2.1.0",
+    "2.1.1",
+    "535.129.3",
+    "550.54.15",
+    "550.127.8",
+    "18446744073709551615.0.0",
+]
 
 REFUSED = [
     "",
