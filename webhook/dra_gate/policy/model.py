@@ -1,6 +1,6 @@
 """The policy set as values: what the loader makes of a folder and everything else reads.
 
-All of it is immutable. Whoever holds a `PolicySet` holds one digest and may compare, compile and judge with it for ever.
+All of it is immutable: whoever holds a `PolicySet` holds one digest and may compare, compile and judge with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A kind of device the cluster owns. `products` are globs with `*` at either end; `selector` is CEL over one device."""
+    """A kind of device the cluster owns.
+
+    Either `products`, globs with `*` at the ends, or `selector`, CEL over one device, says which devices it has within
+    its DeviceClass. `memory` and `architecture` are declared, for warnings and for `others`; they select nothing.
+    """
 
     name: str
     device_class: str
@@ -72,7 +76,7 @@ class PolicyRef:
 class DevicePolicy:
     """One reviewed policy. `candidates` are model names in order of preference, `others` already expanded.
 
-    `digest` is the SHA-256 (hex) of the policy document's canonical JSON: what "a released version is never edited" compares.
+    `digest` is the SHA-256 (hex) of the policy document's canonical JSON: what tells that a released version changed.
     """
 
     ref: PolicyRef
@@ -120,7 +124,7 @@ class Tenant:
         return self.policy
 
     def valid_refs(self, namespace: str) -> tuple[PolicyRef, ...]:
-        """The policies that Pods in `namespace` may name: its own first, then every other that the tenant still honours."""
+        """The policies that Pods in `namespace` may name: its own first, then the others that the tenant honours."""
         refs = [self.policy_for(namespace), self.policy]
         refs += [PolicyRef(self.policy.name, version) for version in self.keep_versions]
         return tuple(dict.fromkeys(refs))

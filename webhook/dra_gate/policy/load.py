@@ -1,0 +1,256 @@
+"""A folder of policy files in, one immutable policy set out; or every error there is, with file, line and column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dra_gate.policy.compile import canonical_json, content_digest
+from dra_gate.policy.documents import MAX_BYTES, Document, read
+from dra_gate.policy.errors import PolicyError, PolicyErrors, PolicyWarning
+from dra_gate.policy.meaning import Findings, read_models, read_policy, read_tenant
+from dra_gate.policy.model import API_VERSION, DevicePolicy, Model, Place, PolicyRef, PolicySet, Tenant
+from dra_gate.policy.schemas import shape_errors
+
+__all__ = [
+    "RELEASED",
+    "PolicyError",
+    "PolicyErrors",
+    "PolicyWarning",
+    "load",
+    "load_documents",
+    "load_documents_with_warnings",
+    "load_with_warnings",
+    "read_folder",
+    "read_released",
+]
+
+RELEASED = "RELEASED"  # the list of digests beside the policies
+_SUFFIXES = (".yaml", ".yml")
+_RELEASED_LINE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)@([1-9][0-9]{0,8}) sha256:([0-9a-f]{64})", re.ASCII)
+
+
+def load(path: str | Path) -> PolicySet:
+    """The policy set of a folder. Raises PolicyErrors with all errors."""
+    return load_with_warnings(path)[0]
+
+
+def load_with_warnings(path: str | Path) -> tuple[PolicySet, tuple[PolicyWarning, ...]]:
+    """Like `load`, with what is valid but probably not meant. Raises PolicyErrors with all errors."""
+    folder = Path(path)
+    files, unreadable, warnings = _read(folder)
+    released = files.pop(RELEASED, None)
+    try:
+        policy_set, found = load_documents_with_warnings(files, released, folder.name)
+    except PolicyErrors as error:
+        # A file that could not be read may hold the catalogue: do not say that there is none.
+        lacking = [e for e in error.errors if not (unreadable and e.place.file == folder.name)]
+        raise PolicyErrors(_sorted([*unreadable, *lacking])) from None
+    if unreadable:
+        raise PolicyErrors(_sorted(unreadable))
+    return policy_set, (*warnings, *found)
+
+
+def read_folder(path: str | Path) -> dict[str, bytes]:
+    """The policy files of a folder by name: `*.yaml` and `*.yml`, and `RELEASED`; no hidden files, no sub-folders.
+
+    Of a file that is too big only as much is read as shows that. Raises PolicyErrors for what cannot be read.
+    """
+    files, errors, _ = _read(Path(path))
+    if errors:
+        raise PolicyErrors(_sorted(errors))
+    return files
+
+
+def load_documents(files: Mapping[str, bytes], released: bytes | None = None) -> PolicySet:
+    """The policy set of files by name; `released` is what `RELEASED` holds. Pure. Raises PolicyErrors with all errors."""
+    return load_documents_with_warnings(files, released)[0]
+
+
+def load_documents_with_warnings(
+    files: Mapping[str, bytes], released: bytes | None = None, folder: str = "."
+) -> tuple[PolicySet, tuple[PolicyWarning, ...]]:
+    """Like `load_documents`, with warnings. `folder` is where an error stands that is in no file."""
+    findings = Findings()
+    contents = [read(name, files[name]) for name in sorted(files)]
+    findings.errors += [error for content in contents for error in content.errors]
+    complete = all(content.complete for content in contents)
+    documents = [document for content in contents for document in content.documents]
+    sound: dict[str, list[Document]] = {}
+    unsound: set[str] = set()
+    for document in documents:
+        kind = document.value.get("kind") if isinstance(document.value, dict) else None
+        errors = shape_errors(document)
+        findings.errors += errors
+        if errors or document.broken:
+            unsound.add(str(kind))
+        else:
+            sound.setdefault(str(kind), []).append(document)
+
+    models = _catalogue(sound.get("DeviceCatalog", []), complete and not unsound, folder, findings)
+    catalogue_known = complete and "DeviceCatalog" not in unsound and bool(sound.get("DeviceCatalog"))
+    known_models = models if catalogue_known else None
+    policies: dict[PolicyRef, DevicePolicy] = {}
+    for document in sound.get("DevicePolicy", []):
+        policy = read_policy(document, known_models, findings)
+        if policy.ref in policies:
+            first = policies[policy.ref].place
+            findings.error(
+                document.at(("metadata",)),
+                f"{policy.ref} is there twice",
+                f"the first one is at {first}; give the newer one the next version",
+            )
+            continue
+        policies[policy.ref] = policy
+    refs = (
+        {ref: policy.place for ref, policy in policies.items()} if complete and "DevicePolicy" not in unsound else None
+    )
+    tenants = _tenants(sound.get("Tenant", []), refs, known_models, findings)
+    if released is not None:
+        _check_released(released, policies, findings)
+    if findings.errors:
+        raise PolicyErrors(_sorted(findings.errors))
+    policy_set = PolicySet(
+        digest=content_digest(sorted(canonical_json(document.value).decode() for document in documents)),
+        models=models,
+        policies=policies,
+        tenants=tenants,
+        tenant_by_namespace={namespace: tenant.name for tenant in tenants.values() for namespace in tenant.namespaces},
+    )
+    return policy_set, tuple(sorted(findings.warnings, key=_by_place))
+
+
+def read_released(data: bytes) -> tuple[dict[PolicyRef, str], tuple[PolicyError, ...]]:
+    """The digests (hex) of released versions, and an error for each line that is not `name@version sha256:<hex>`.
+
+    Empty lines and lines that start with # are skipped. A version that stands there twice keeps its first digest.
+    """
+    digests: dict[PolicyRef, str] = {}
+    errors: list[PolicyError] = []
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        found = _RELEASED_LINE.fullmatch(text)
+        place = Place(RELEASED, number, 1)
+        if found is None:
+            errors.append(
+                PolicyError(place, f"{text[:60]!r} is no release", "write name@version sha256:<64 hex digits>")
+            )
+            continue
+        ref = PolicyRef(found[1], int(found[3]))
+        if ref in digests:
+            errors.append(PolicyError(place, f"{ref} is there twice", "keep the first one"))
+        digests.setdefault(ref, found[4])
+    return digests, tuple(errors)
+
+
+def _check_released(data: bytes, policies: Mapping[PolicyRef, DevicePolicy], findings: Findings) -> None:
+    digests, errors = read_released(data)
+    findings.errors += errors
+    for ref, policy in policies.items():
+        if ref in digests and digests[ref] != policy.digest:
+            findings.error(
+                policy.place,
+                f"{ref} was released and has changed since",
+                f"undo the change and write it as {ref.name}@{_next_version(ref.name, (*digests, *policies))}",
+            )
+
+
+def _next_version(name: str, refs: Sequence[PolicyRef]) -> int:
+    return max(ref.version for ref in refs if ref.name == name) + 1
+
+
+def _catalogue(documents: Sequence[Document], all_seen: bool, folder: str, findings: Findings) -> dict[str, Model]:
+    if not documents:
+        if all_seen:
+            findings.error(
+                Place(folder, 1, 1),
+                "no DeviceCatalog",
+                f"add one: apiVersion: {API_VERSION}, kind: DeviceCatalog, models: …",
+            )
+        return {}
+    for extra in documents[1:]:
+        findings.error(
+            extra.at(()),
+            "a second DeviceCatalog",
+            f"the first one is at {documents[0].at(())}; the order of models must be in one place",
+        )
+    return read_models(documents[0], findings)
+
+
+def _tenants(
+    documents: Sequence[Document],
+    refs: Mapping[PolicyRef, Place] | None,
+    models: Mapping[str, Model] | None,
+    findings: Findings,
+) -> dict[str, Tenant]:
+    tenants: dict[str, Tenant] = {}
+    owners: dict[str, Tenant] = {}
+    for document in documents:
+        tenant = read_tenant(document, refs, models, findings)
+        if tenant.name in tenants:
+            findings.error(
+                document.at(("metadata", "name")),
+                f"tenant {tenant.name} is there twice",
+                f"the first one is at {tenants[tenant.name].place}",
+            )
+            continue
+        tenants[tenant.name] = tenant
+        for index, namespace in enumerate(tenant.namespaces):
+            owner = owners.setdefault(namespace, tenant)
+            if owner is not tenant:
+                findings.error(
+                    document.at(("spec", "namespaces", index)),
+                    f"namespace {namespace} already belongs to tenant {owner.name}",
+                    f"see {owner.place}; a namespace has one owner",
+                )
+    return tenants
+
+
+def _read(folder: Path) -> tuple[dict[str, bytes], list[PolicyError], list[PolicyWarning]]:
+    files: dict[str, bytes] = {}
+    errors: list[PolicyError] = []
+    warnings: list[PolicyWarning] = []
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        return (
+            {},
+            [
+                PolicyError(
+                    Place(str(folder), 1, 1), f"cannot be read: {error.strerror}", "name a folder of policy files"
+                )
+            ],
+            [],
+        )
+    for entry in entries:
+        place = Place(entry.name, 1, 1)
+        if entry.name.startswith("."):
+            continue
+        try:
+            if entry.is_dir():
+                if entry.name != "tests" and any(child.suffix in _SUFFIXES for child in entry.iterdir()):
+                    warnings.append(
+                        PolicyWarning(place, "files in sub-folders are not read", "move them up, or into tests/")
+                    )
+                continue
+            if entry.suffix not in _SUFFIXES and entry.name != RELEASED:
+                continue
+            if not entry.is_file():  # a pipe or a device would never end
+                errors.append(PolicyError(place, "not a regular file", "replace or remove it"))
+                continue
+            with entry.open("rb") as file:
+                files[entry.name] = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            errors.append(PolicyError(place, f"cannot be read: {error.strerror}", "make it readable, or remove it"))
+    return files, errors, warnings
+
+
+def _sorted(errors: Sequence[PolicyError]) -> tuple[PolicyError, ...]:
+    return tuple(sorted(dict.fromkeys(errors), key=_by_place))
+
+
+def _by_place(error: PolicyError) -> tuple[str, int, int, str]:
+    return error.place.file, error.place.line, error.place.column, error.message

@@ -1,0 +1,384 @@
+"""From documents of the right shape to values: what a schema cannot say, each with its place in the file.
+
+Pure. Every function adds what is wrong to `Findings` and goes on, so that a reviewer sees all of it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from dra_gate.kube.quantity import Quantity, QuantityError
+from dra_gate.kube.semver import Semver, SemverError
+from dra_gate.policy.compile import content_digest
+from dra_gate.policy.documents import Document, Path
+from dra_gate.policy.drivers import DRIVERS, STANDARD_DOMAIN, driver_of_class
+from dra_gate.policy.errors import PolicyError, PolicyWarning
+from dra_gate.policy.model import (
+    MAX_CANDIDATES,
+    OTHERS,
+    Canary,
+    Constraints,
+    DevicePolicy,
+    Model,
+    Place,
+    PolicyRef,
+    Quota,
+    Tenant,
+)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found so far."""
+
+    errors: list[PolicyError] = field(default_factory=list)
+    warnings: list[PolicyWarning] = field(default_factory=list)
+
+    def error(self, place: Place, message: str, remedy: str) -> None:
+        """Adds something that makes the folder unusable."""
+        self.errors.append(PolicyError(place, message, remedy))
+
+    def warn(self, place: Place, message: str, remedy: str) -> None:
+        """Adds something valid that is probably not meant."""
+        self.warnings.append(PolicyWarning(place, message, remedy))
+
+
+def read_models(document: Document, findings: Findings) -> dict[str, Model]:
+    """The catalogue's models in order. A model whose driver is not known is left out, with an error."""
+    models: dict[str, Model] = {}
+    for index, raw in enumerate(_mapping(document)["models"]):
+        path: Path = ("models", index)
+        driver = raw.get("driver") or driver_of_class(raw["deviceClassName"])
+        if driver is None:
+            findings.error(
+                document.at((*path, "deviceClassName")),
+                f"no driver table knows DeviceClass {raw['deviceClassName']}",
+                "add driver: with the name of the DRA driver behind it",
+            )
+            continue
+        if "products" in raw and driver not in DRIVERS:
+            findings.error(
+                document.key_at((*path, "products")),
+                f"no table says under which attribute driver {driver} publishes product names",
+                "write selector: with CEL instead",
+            )
+        if "selector" in raw:
+            _check_cel(document, (*path, "selector"), findings)
+        model = Model(
+            name=raw["name"],
+            device_class=raw["deviceClassName"],
+            driver=driver,
+            products=tuple(raw.get("products", ())),
+            selector=raw.get("selector"),
+            memory=_quantity(document, (*path, "memory"), findings) if "memory" in raw else None,
+            architecture=raw.get("architecture"),
+            node_labels={label: tuple(values) for label, values in raw.get("nodeLabels", {}).items()},
+            place=document.at(path),
+        )
+        if model.name in models:
+            first = models[model.name].place
+            findings.error(
+                document.at((*path, "name")), f"model {model.name} is there twice", f"the first one is at {first}"
+            )
+            continue
+        models[model.name] = model
+    _check_disjoint(models, findings)
+    return models
+
+
+def _check_disjoint(models: Mapping[str, Model], findings: Findings) -> None:
+    for one, other in combinations(models.values(), 2):
+        if one.driver != other.driver:
+            continue
+        same_selector = one.selector is not None and one.selector == other.selector
+        shared = next(((a, b) for a in one.products for b in other.products if globs_meet(a, b)), None)
+        if shared is None and not same_selector:
+            continue
+        how = "by the same selector" if shared is None else f"by product {shared[0]} against {shared[1]}"
+        if one.device_class == other.device_class:
+            findings.error(
+                other.place,
+                f"models {one.name} and {other.name} may both be one device, {how}",
+                "make them disjoint: quota and charges are counted by model",
+            )
+        else:
+            findings.warn(
+                other.place,
+                f"models {one.name} and {other.name} overlap {how} and differ only by DeviceClass",
+                f"make sure that no device is in both {one.device_class} and {other.device_class}",
+            )
+
+
+def globs_meet(one: str, other: str) -> bool:
+    """Whether some product name fits both globs, which have `*` at most at their ends. Never says no wrongly."""
+    for a, b in ((one, other), (other, one)):
+        if "*" not in a:
+            return _fits(a, b)
+    if one.endswith("*") and other.endswith("*") and not one.startswith("*") and not other.startswith("*"):
+        return one[:-1].startswith(other[:-1]) or other[:-1].startswith(one[:-1])
+    if one.startswith("*") and other.startswith("*") and not one.endswith("*") and not other.endswith("*"):
+        return one[1:].endswith(other[1:]) or other[1:].endswith(one[1:])
+    return True  # a start and an end, or a middle: put together they make a name that fits both
+
+
+def _fits(text: str, glob: str) -> bool:
+    inner = glob.strip("*")
+    if "*" not in glob:
+        return text == glob
+    if glob.startswith("*") and glob.endswith("*"):
+        return inner in text
+    return text.endswith(inner) if glob.startswith("*") else text.startswith(inner)
+
+
+def read_policy(document: Document, models: Mapping[str, Model] | None, findings: Findings) -> DevicePolicy:
+    """The policy with `others` expanded.
+
+    `models` is None when the catalogue could not be read: then candidates go unchecked.
+    """
+    raw = _mapping(document)
+    spec = raw["spec"]
+    constraints = _read_constraints(document, spec.get("constraints", {}), findings)
+    candidates = tuple(spec["candidates"])
+    if models is not None:
+        candidates = _expand(document, candidates, constraints, models, findings)
+        _check_words(document, candidates, models, findings)
+        _warn_about_floors(document, candidates, constraints, models, findings)
+    return DevicePolicy(
+        ref=PolicyRef(raw["metadata"]["name"], raw["metadata"]["version"]),
+        serves=tuple(spec["serves"]),
+        candidates=candidates,
+        constraints=constraints,
+        digest=content_digest(raw),
+        place=document.at(()),
+    )
+
+
+def _read_constraints(document: Document, raw: Mapping[str, Any], findings: Findings) -> Constraints:
+    path: Path = ("spec", "constraints")
+    memory_min = driver_min = None
+    if "memory" in raw:
+        memory_min = _quantity(document, (*path, "memory", "min"), findings)
+    if "driverVersion" in raw:
+        place, text = document.at((*path, "driverVersion", "min")), raw["driverVersion"]["min"]
+        try:
+            driver_min = Semver.normalise(text)
+        except SemverError as error:
+            findings.error(place, str(error), "write a version, such as 550.127.08")
+        if driver_min is not None and driver_min.build:
+            findings.error(
+                place, f"{text} has build metadata, which no comparison looks at", "leave out + and what follows"
+            )
+    for index, _ in enumerate(raw.get("cel", ())):
+        _check_cel(document, (*path, "cel", index), findings)
+    return Constraints(
+        memory_min=memory_min,
+        driver_min=driver_min,
+        architectures=tuple(raw.get("architectures", ())),
+        same_attribute=tuple(raw.get("sameAttribute", ())),
+        whole_device=raw.get("wholeDevice", False),
+        nodes=dict(raw.get("nodes", {})),
+        cel=tuple(raw.get("cel", ())),
+    )
+
+
+def _expand(
+    document: Document,
+    candidates: tuple[str, ...],
+    constraints: Constraints,
+    models: Mapping[str, Model],
+    findings: Findings,
+) -> tuple[str, ...]:
+    path: Path = ("spec", "candidates")
+    named: list[str] = []
+    for index, name in enumerate(candidates):
+        place = document.at((*path, index))
+        if name == OTHERS:
+            if index != len(candidates) - 1:
+                findings.error(
+                    place, "others is not the last candidate", "move it to the end: it stands for all that remain"
+                )
+        elif name in named:
+            findings.error(place, f"{name} is there twice", "keep its first place")
+        elif name not in models:
+            findings.error(place, f"no model is called {name}", f"the catalogue has {', '.join(models)}")
+        else:
+            named.append(name)
+    if OTHERS not in candidates:
+        expanded = tuple(named)
+    else:
+        rest = [
+            model for model in models.values() if model.name not in named and contradiction(model, constraints) is None
+        ]
+        expanded = (*named, *(model.name for model in rest))
+        drivers = dict.fromkeys(models[name].driver for name in expanded)
+        if len(drivers) > 1:
+            findings.warn(
+                document.at((*path, len(candidates) - 1)),
+                f"others brings in devices of several drivers: {', '.join(drivers)}",
+                "name the models instead unless the workload runs on all of them",
+            )
+    if not expanded:
+        findings.error(
+            document.at(path),
+            "no candidate is left",
+            "name a model; others left out all that contradict the constraints",
+        )
+    if len(expanded) > MAX_CANDIDATES:
+        findings.error(
+            document.at(path),
+            f"{len(expanded)} candidates: {', '.join(expanded)}",
+            f"a claim takes at most {MAX_CANDIDATES}; name the ones that matter instead of others",
+        )
+    return expanded
+
+
+def contradiction(model: Model, constraints: Constraints) -> str | None:
+    """Why no device of `model` can meet `constraints`, going by what the model declares; None if nothing says so."""
+    floor = constraints.memory_min
+    if floor is not None and model.memory is not None and model.memory < floor:
+        return f"the floor of {floor} is above the {model.memory} that {model.name} declares"
+    if (
+        constraints.architectures
+        and model.architecture is not None
+        and model.architecture not in constraints.architectures
+    ):
+        return f"{model.name} declares architecture {model.architecture}, which the policy does not list"
+    driver = DRIVERS.get(model.driver)
+    if constraints.whole_device and driver is not None and not driver.classes.get(model.device_class, True):
+        return f"DeviceClass {model.device_class} of {model.name} has no whole devices"
+    return None
+
+
+def _warn_about_floors(
+    document: Document,
+    candidates: tuple[str, ...],
+    constraints: Constraints,
+    models: Mapping[str, Model],
+    findings: Findings,
+) -> None:
+    raw = _mapping(document)["spec"]["candidates"]
+    for name in candidates:
+        reason = contradiction(models[name], constraints)
+        if reason is not None:
+            index = raw.index(name)
+            order = "so the order of candidates starts further down" if index == 0 else "so it is never given"
+            findings.warn(
+                document.at(("spec", "candidates", index)),
+                f"{reason}, {order}",
+                f"change the constraint or take {name} out",
+            )
+
+
+def _check_words(
+    document: Document, candidates: tuple[str, ...], models: Mapping[str, Model], findings: Findings
+) -> None:
+    path: Path = ("spec", "constraints")
+    raw = _mapping(document)["spec"].get("constraints", {})
+    drivers: dict[str, str] = {}
+    for name in candidates:
+        drivers.setdefault(models[name].driver, name)
+    for driver_name, model in drivers.items():
+        driver = DRIVERS.get(driver_name)
+        for word in ("memory", "driverVersion", "architectures", "wholeDevice"):
+            if word in raw and (driver is None or driver.cannot_express(word)):
+                findings.error(
+                    document.key_at((*path, word)),
+                    f"driver {driver_name} of candidate {model} publishes nothing that {word} could ask for",
+                    f"take {model} out of the candidates (name them instead of others), or leave {word} out",
+                )
+        for index, attribute in enumerate(raw.get("sameAttribute", ())):
+            if driver is not None and not driver.publishes(attribute):
+                known = ", ".join(sorted(driver.standard)) or f"none of {STANDARD_DOMAIN}"
+                findings.error(
+                    document.at((*path, "sameAttribute", index)),
+                    f"driver {driver_name} of candidate {model} does not publish {attribute}",
+                    f"it publishes {known} and attributes of its own, {driver_name}/…",
+                )
+
+
+def read_tenant(
+    document: Document, refs: Mapping[PolicyRef, Place] | None, models: Mapping[str, Model] | None, findings: Findings
+) -> Tenant:
+    """The tenant. `refs` and `models` are what the folder has, or None where that could not be read in full."""
+    raw = _mapping(document)
+    spec = raw["spec"]
+    policy = _policy_ref(spec["policy"])
+    keep = tuple(spec.get("keepVersions", ()))
+    wanted: list[tuple[PolicyRef, Path]] = [(policy, ("spec", "policy"))]
+    wanted += [(PolicyRef(policy.name, version), ("spec", "keepVersions", index)) for index, version in enumerate(keep)]
+    canary = None
+    if "canary" in spec:
+        canary = Canary(_policy_ref(spec["canary"]["policy"]), tuple(spec["canary"]["namespaces"]))
+        wanted.append((canary.policy, ("spec", "canary", "policy")))
+        for index, namespace in enumerate(canary.namespaces):
+            if namespace not in spec["namespaces"]:
+                findings.error(
+                    document.at(("spec", "canary", "namespaces", index)),
+                    f"{namespace} is not one of the tenant's namespaces",
+                    f"add it to namespaces, or use one of {', '.join(spec['namespaces'])}",
+                )
+    for ref, path in wanted:
+        if refs is not None and ref not in refs:
+            same = ", ".join(str(other) for other in sorted(refs, key=_order) if other.name == ref.name)
+            there = (
+                f"there is {same}" if same else "there is " + (", ".join(sorted({r.name for r in refs})) or "no policy")
+            )
+            findings.error(document.at(path), f"no policy {ref}", there)
+    quota = spec.get("quota", {})
+    for name in quota.get("models", {}):
+        place = document.key_at(("spec", "quota", "models", name))
+        if models is not None and name not in models:
+            findings.error(place, f"no model is called {name}", f"the catalogue has {', '.join(models)}")
+    if "models" in quota:
+        findings.warn(
+            document.key_at(("spec", "quota", "models")),
+            "quotas by model are not enforced yet: only quota.devices is",
+            "keep it if you want it to hold once grants are by model",
+        )
+    return Tenant(
+        name=raw["metadata"]["name"],
+        namespaces=tuple(spec["namespaces"]),
+        policy=policy,
+        keep_versions=keep,
+        canary=canary,
+        quota=Quota(quota.get("devices"), dict(quota.get("models", {}))),
+        weight=spec.get("weight"),
+        over_quota=spec.get("overQuota", "reject"),
+        place=document.at(()),
+    )
+
+
+def _order(ref: PolicyRef) -> tuple[str, int]:
+    return ref.name, ref.version
+
+
+def _policy_ref(text: str) -> PolicyRef:
+    name, _, version = text.partition("@")
+    return PolicyRef(name, int(version))
+
+
+def _quantity(document: Document, path: Path, findings: Findings) -> Quantity | None:
+    value: Any = document.value
+    for step in path:
+        value = value[step]
+    try:
+        quantity = Quantity.parse(value)
+    except QuantityError as error:
+        findings.error(document.at(path), str(error), "write a quantity, such as 40Gi")
+        return None
+    if quantity.value <= 0:
+        findings.error(document.at(path), f"{value} is not above 0", "write a quantity, such as 40Gi")
+        return None
+    return quantity
+
+
+def _check_cel(document: Document, path: Path, findings: Findings) -> None:
+    del document, path, findings
+
+
+def _mapping(document: Document) -> Mapping[str, Any]:
+    assert isinstance(document.value, dict)  # noqa: S101 - the schema has seen it
+    return document.value

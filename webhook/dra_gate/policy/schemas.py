@@ -1,0 +1,158 @@
+"""The shape of policy files: JSON Schema (draft 2020-12) in `schema/`, and its findings in plain words."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.resources
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jsonschema
+
+from dra_gate.policy.documents import Document, Path
+from dra_gate.policy.errors import PolicyError
+
+KINDS = ("DeviceCatalog", "DevicePolicy", "Tenant")
+
+
+@functools.cache
+def schema(kind: str) -> Mapping[str, Any]:
+    """The published JSON Schema of a kind. Raises KeyError for a kind that is not one of `KINDS`."""
+    if kind not in KINDS:
+        raise KeyError(kind)
+    text = importlib.resources.files("dra_gate.policy").joinpath("schema", f"{kind}.json").read_text(encoding="utf-8")
+    loaded: Mapping[str, Any] = json.loads(text)
+    return loaded
+
+
+def shape_errors(document: Document) -> list[PolicyError]:
+    """Everything that a document's schema refuses. A document of no known kind has one error: which kinds there are."""
+    value = document.value
+    if not isinstance(value, dict):
+        return [
+            PolicyError(
+                document.at(()), f"{_kind(value)} where a policy document should be", "start with apiVersion: and kind:"
+            )
+        ]
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        if document.is_broken(("kind",)):
+            return []
+        found = "no kind" if "kind" not in value else f"kind {kind}"
+        return [PolicyError(document.at(("kind",)), found, f"write kind: {', '.join(KINDS[:-1])} or {KINDS[-1]}")]
+    errors = [error for problem in _validator(kind).iter_errors(value) for error in _explain(document, problem)]
+    return list(dict.fromkeys(errors))
+
+
+def _pattern(
+    _validator: object, pattern: str, instance: object, _schema: object
+) -> Iterator[jsonschema.ValidationError]:
+    # Python's $ also matches before a last line break, ECMAScript's (JSON Schema's) does not.
+    if isinstance(instance, str) and not re.search(re.sub(r"\$$", r"\\Z", pattern), instance):
+        yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+_extend: Any = jsonschema.validators.extend
+_Validator = _extend(jsonschema.Draft202012Validator, {"pattern": _pattern})
+
+
+@functools.cache
+def _validator(kind: str) -> Any:
+    return _Validator(schema(kind))
+
+
+def _explain(document: Document, problem: Any) -> Iterator[PolicyError]:
+    path: Path = tuple(problem.absolute_path)
+    if document.is_broken(path):
+        return
+    rule, wanted, found = problem.validator, problem.validator_value, problem.instance
+    remedy = str(problem.schema.get("x-remedy", "")) if isinstance(problem.schema, Mapping) else ""
+    if "propertyNames" in problem.absolute_schema_path:
+        yield PolicyError(document.key_at((*path, found)), f"{_show(found)} cannot stand here", remedy)
+    elif rule == "additionalProperties":
+        known = list(problem.schema.get("properties", ()))
+        for key in found:
+            if key not in known:
+                close = difflib.get_close_matches(key, known, n=1)
+                fields = f"write {close[0]}" if close else f"known here: {', '.join(known)}"
+                yield PolicyError(document.key_at((*path, key)), f"unknown field {_show(key)}", fields)
+    elif rule == "required":
+        for key in wanted:
+            if key not in found:
+                place = document.key_at(path) if path and isinstance(path[-1], str) else document.at(path)
+                yield PolicyError(place, f"{key} is missing", f"add {key}:")
+    elif rule == "uniqueItems":
+        for index, item in enumerate(found):
+            if item in found[:index] and not document.is_broken((*path, index)):
+                yield PolicyError(document.at((*path, index)), f"{_show(item)} is there twice", "keep one")
+    elif rule == "oneOf":
+        given = [word for choice in wanted for word in choice["required"] if word in found]
+        what = (
+            " and ".join(given) + " together" if given else "neither " + " nor ".join(c["required"][0] for c in wanted)
+        )
+        yield PolicyError(document.at(path), what, remedy)
+    else:
+        what, fallback = _say(str(rule), wanted, found, problem.message)
+        yield PolicyError(document.at(path), what, remedy or fallback)
+
+
+def _say(rule: str, wanted: Any, found: Any, message: str) -> tuple[str, str]:
+    match rule:
+        case "type":
+            wants = wanted if isinstance(wanted, list) else [wanted]
+            quotes = "string" in wants and isinstance(found, int | float)
+            expected = " or ".join(_KIND_WORDS[word] for word in wants)
+            return f"{_kind(found)} where {expected} is expected", "put it in quotes" if quotes else f"write {expected}"
+        case "const":
+            return _show(found), f"write {_show(wanted)}"
+        case "enum":
+            return _show(found), "write one of " + ", ".join(_show(item) for item in wanted)
+        case "pattern" | "not":
+            return f"{_show(found)} cannot stand here", ""
+        case "minItems" | "minProperties" | "minLength":
+            return "empty", "write something, or leave the field out"
+        case "maxItems" | "maxProperties":
+            return f"{len(found)} items", f"at most {wanted}"
+        case "maxLength":
+            return f"{len(found)} characters", f"at most {wanted}"
+        case "minimum":
+            return _show(found), f"at least {wanted}"
+        case "maximum":
+            return _show(found), f"at most {wanted}"
+        case _:
+            return message, ""
+
+
+_KIND_WORDS = {
+    "string": "text",
+    "integer": "a whole number",
+    "array": "a list",
+    "object": "a mapping",
+    "boolean": "true or false",
+}
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return f"the word {str(value).lower()}"
+        case int():
+            return f"the number {value}"
+        case str():
+            return f"the text {_show(value)}"
+        case list():
+            return "a list"
+        case _:
+            return "a mapping"
+
+
+def _show(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = value if isinstance(value, str) and value and value.isprintable() else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
