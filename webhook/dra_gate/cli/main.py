@@ -44,7 +44,7 @@ class Verbs(click.Group):
 @click.command(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Completion: eval \"$(_DRA_GATE_COMPLETE=bash_source dra-gate)\" (or zsh_source, fish_source).",
+    epilog='Completion: eval "$(_DRA_GATE_COMPLETE=bash_source dra-gate)" (or zsh_source, fish_source).',
 )
 @click.version_option(__version__, prog_name="dra-gate")
 def root() -> None:

@@ -1,0 +1,202 @@
+"""The two webhook configurations, and the same conditions said again for offline use.
+
+The configurations select gated namespaces by label and, in them, only requests that some rule could deny or mutate
+would change: a Pod that asks for no device is admitted whether the gate is up or not.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from dra_gate.admission.facts import LANE_LABEL, NEVER_GATED, Facts
+from dra_gate.admission.request import Request
+from dra_gate.admission.rules.reserved_name import DRA_GROUP
+from dra_gate.admission.scope import is_mirror, scope_of
+from dra_gate.admission.stamp import DOMAIN
+from dra_gate.kube import pod as pods
+from dra_gate.kube.raw import at, mapping, text
+from dra_gate.policy.compile import NAME_PREFIX
+
+# Sorted last: a webhook whose conditions were false in its turn is not called again when a later one adds a device
+# container, and configurations run in the order of their names (measured on 1.37.2).
+NAME = "zz-dra-gate"
+MUTATE_SECONDS = 2
+VALIDATE_SECONDS = 3
+
+# These make claims for everybody, and a refusal would block the scheduler: they are never asked about.
+_CLAIM_MAKERS = (
+    "system:kube-scheduler",
+    "system:kube-controller-manager",
+    "system:serviceaccount:kube-system:resource-claim-controller",
+    "system:serviceaccount:kube-system:generic-garbage-collector",
+)
+
+# Extended resources, implicit ones included, are exactly the names with a slash (core v1, IsExtendedResourceName). The
+# condition does not list ours: a class may get an extendedResourceName at any time, and must not open a way around.
+_ASKS = (
+    "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, "
+    "has(c.resources) && ("
+    "(has(c.resources.limits) && c.resources.limits.exists(k, k.contains('/'))) || "
+    "(has(c.resources.requests) && c.resources.requests.exists(k, k.contains('/')))))"
+)
+_CLAIMS = "has(object.spec.resourceClaims) && size(object.spec.resourceClaims) > 0"
+_STAMPED = f"has(object.metadata.annotations) && object.metadata.annotations.exists(k, k.startsWith('{DOMAIN}'))"
+_RESERVED = (
+    f"(has(object.metadata.name) && object.metadata.name.startsWith('{NAME_PREFIX}')) || "
+    f"(has(object.metadata.generateName) && object.metadata.generateName.startsWith('{NAME_PREFIX}'))"
+)
+_NOT_MIRROR = (
+    "!('system:nodes' in request.userInfo.groups && has(object.metadata.annotations) && "
+    f"'{pods.MIRROR_ANNOTATION}' in object.metadata.annotations)"
+)
+_NEW = f"({_CLAIMS}) || ({_STAMPED}) || ({_ASKS})"
+
+
+def _differs(ours: str, theirs: str) -> str:
+    """Some annotation of our domain in `ours` is absent from `theirs` or has another value there."""
+    return (
+        f"(has({ours}.metadata.annotations) && {ours}.metadata.annotations.exists(k, k.startsWith('{DOMAIN}') && "
+        f"!(has({theirs}.metadata.annotations) && k in {theirs}.metadata.annotations && "
+        f"{theirs}.metadata.annotations[k] == {ours}.metadata.annotations[k])))"
+    )
+
+
+_EDITS = f"{_differs('object', 'oldObject')} || {_differs('oldObject', 'object')}"
+
+
+def configurations(
+    *,
+    url: str | None = None,
+    service: tuple[str, str, int] | None = None,
+    ca_bundle: bytes,
+    writers: Sequence[str],
+) -> list[dict[str, Any]]:
+    """MutatingWebhookConfiguration and ValidatingWebhookConfiguration, by `url` (`https://host:port`) or by `service`
+    (namespace, name, port). `ca_bundle` is PEM; `writers` are the gate's own accounts, which it never judges.
+    """
+
+    def client(route: str) -> dict[str, Any]:
+        bundle = {"caBundle": base64.b64encode(ca_bundle).decode("ascii")}
+        if url is not None:
+            return {"url": f"{url.rstrip('/')}/{route}", **bundle}
+        assert service is not None  # noqa: S101 - the command line asks for one of the two
+        namespace, name, port = service
+        return {"service": {"namespace": namespace, "name": name, "port": port, "path": f"/{route}"}, **bundle}
+
+    own = _not_by(writers)
+    pods_rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "scope": "Namespaced"}
+    mutating = _webhook(
+        "mutate.dra-gate.io",
+        client("mutate"),
+        [{**pods_rule, "operations": ["CREATE"]}],
+        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", _NEW)],
+        failure_policy="Ignore",
+        seconds=MUTATE_SECONDS,
+    )
+    validating = _webhook(
+        "validate.dra-gate.io",
+        client("validate"),
+        [{**pods_rule, "operations": ["CREATE", "UPDATE"]}],
+        [
+            own,
+            ("not-a-mirror-pod", _NOT_MIRROR),
+            ("devices", f"request.operation == 'UPDATE' ? ({_EDITS}) : ({_NEW} || {_RESERVED})"),
+        ],
+        failure_policy="Fail",
+        seconds=VALIDATE_SECONDS,
+    )
+    claims = _webhook(
+        "claims.dra-gate.io",
+        client("validate"),
+        [
+            {
+                "apiGroups": [DRA_GROUP],
+                "apiVersions": ["v1"],
+                "resources": ["resourceclaims", "resourceclaimtemplates"],
+                "operations": ["CREATE"],
+                "scope": "Namespaced",
+            }
+        ],
+        [_not_by([*writers, *_CLAIM_MAKERS]), ("reserved-name", _RESERVED)],
+        failure_policy="Fail",
+        seconds=VALIDATE_SECONDS,
+    )
+    meta = {"name": NAME, "labels": {"app.kubernetes.io/name": "dra-gate"}}
+    api = "admissionregistration.k8s.io/v1"
+    return [
+        {
+            "apiVersion": api,
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": meta,
+            "webhooks": [{**mutating, "reinvocationPolicy": "IfNeeded"}],
+        },
+        {
+            "apiVersion": api,
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": meta,
+            "webhooks": [validating, claims],
+        },
+    ]
+
+
+def _webhook(
+    name: str,
+    client: dict[str, Any],
+    rules: list[dict[str, Any]],
+    conditions: list[tuple[str, str]],
+    *,
+    failure_policy: str,
+    seconds: int,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "clientConfig": client,
+        "rules": rules,
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {
+            "matchExpressions": [
+                {"key": LANE_LABEL, "operator": "Exists"},
+                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": sorted(NEVER_GATED)},
+            ]
+        },
+        "matchConditions": [{"name": name, "expression": expression} for name, expression in conditions],
+        "failurePolicy": failure_policy,
+        "sideEffects": "None",
+        "timeoutSeconds": seconds,
+        "admissionReviewVersions": ["v1"],
+    }
+
+
+def _not_by(users: Sequence[str]) -> tuple[str, str]:
+    listed = ", ".join(f"'{user}'" for user in users)
+    return "not-by-the-cluster-itself", f"!(request.userInfo.username in [{listed}])"
+
+
+def reaches(request: Request, facts: Facts) -> bool:
+    """Would the API server send this request to us? The conditions above, for requests that come from files.
+
+    A namespace that the files do not name is not gated: offline, no API server has selected it.
+    """
+    if request.username in facts.writers or request.subresource or is_mirror(request):
+        return False
+    if request.namespace not in facts.namespaces or scope_of(request.namespace, facts) is None:
+        return False
+    obj = request.object
+    names = (text(at(obj, "metadata", "name")), text(at(obj, "metadata", "generateName")))
+    reserved = any(name.startswith(NAME_PREFIX) for name in names)
+    if request.is_about("", "pods", "CREATE"):
+        asks = any(True for container in pods.containers(obj) for _ in pods.extended_resource_names(container))
+        return asks or reserved or bool(pods.claim_entries(obj)) or bool(_our_annotations(obj))
+    if request.is_about("", "pods", "UPDATE"):
+        return _our_annotations(obj) != _our_annotations(request.old_object)
+    makes_claim = any(
+        request.is_about(DRA_GROUP, resource, "CREATE") for resource in ("resourceclaims", "resourceclaimtemplates")
+    )
+    return makes_claim and reserved and request.username not in _CLAIM_MAKERS
+
+
+def _our_annotations(obj: object) -> dict[str, Any]:
+    annotations = mapping(at(obj, "metadata", "annotations"))
+    return {key: value for key, value in annotations.items() if key.startswith(DOMAIN)}

@@ -1,0 +1,213 @@
+"""From device requests to claims: what mutate will do to a Pod, and why it cannot where it cannot.
+
+Each container that asks for n devices gets one claim for n, so that all n come from one model. A serial init container
+reuses the claim of a later container that asks for as many: they never run at the same time, and the device plugin
+would have handed the same devices on. A sidecar runs beside everything after it and never shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dra_gate.admission.facts import Facts
+from dra_gate.admission.scope import Scope
+from dra_gate.admission.verdict import Finding
+from dra_gate.kube import pod as pods
+from dra_gate.kube.pod import IMPLICIT_PREFIX, Container, ResourceRequest
+from dra_gate.kube.raw import Object, text
+from dra_gate.policy.compile import Template
+from dra_gate.policy.model import MAX_DEVICES, DevicePolicy
+
+RULE = "raw-device-request"
+_ENTRY = "gate-"  # new entries of spec.resourceClaims: gate-0, gate-1, …
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of a Pod's device requests.
+
+    `entries` are the new claim entries (name, template) in the order in which they are appended; `uses` says which of
+    the Pod's entries a container is to see beside those that it sees already; `converted` are the requests that go.
+    `findings` are the requests that cannot be converted; when there are any, nothing is to be done to the Pod.
+    """
+
+    entries: tuple[tuple[str, Template], ...] = ()
+    uses: tuple[tuple[Container, str], ...] = ()
+    converted: tuple[ResourceRequest, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def served_resources(policy: DevicePolicy, facts: Facts) -> frozenset[str]:
+    """The resource names that `policy` answers: those it serves, and the implicit names of the classes behind them.
+
+    A class is behind a served name when it carries it as extendedResourceName, or when one of the policy's candidates
+    is of that class.
+    """
+    models = facts.policy_set.models
+    classes = {models[name].device_class for name in policy.candidates}
+    classes |= {facts.device_resources[name] for name in policy.serves if name in facts.device_resources}
+    own_names = {name for name, device_class in facts.device_resources.items() if device_class in classes}
+    return frozenset({*policy.serves, *(IMPLICIT_PREFIX + name for name in classes), *own_names})
+
+
+def device_requests(pod: Object, facts: Facts) -> Iterator[ResourceRequest]:
+    """Every request of the Pod for a resource that can give a gated device, zero quantities aside.
+
+    Resources under the domain of a served one count too (`nvidia.com/mig-1g.5gb` where `nvidia.com/gpu` is served):
+    they are parts of the same devices. So do implicit names of classes that nobody knows.
+    """
+    domains = frozenset(
+        name.partition("/")[0] for policy in facts.policy_set.policies.values() for name in policy.serves
+    )
+    for container in pods.containers(pod):
+        for name in pods.extended_resource_names(container):
+            if _can_give_devices(name, facts, domains):
+                request = pods.resource_request(container, name)
+                if request.count != 0:
+                    yield request
+
+
+def _can_give_devices(name: str, facts: Facts, domains: frozenset[str]) -> bool:
+    if name in facts.device_resources or name.partition("/")[0] in domains:
+        return True
+    return name.startswith(IMPLICIT_PREFIX) and name.removeprefix(IMPLICIT_PREFIX) not in facts.known_classes
+
+
+def plan(pod: Object, scope: Scope, facts: Facts) -> Plan:
+    """What mutate will do to `pod` in a namespace with a tenant."""
+    assert scope.tenant is not None and scope.policy is not None  # noqa: S101, PT018 - callers ask only then
+    requests = list(device_requests(pod, facts))
+    if not requests:
+        return Plan()
+    served = served_resources(scope.policy, facts)
+    findings = [finding for request in requests if (finding := _finding(request, served, scope.policy))]
+    wanted: dict[tuple[str | int, ...], tuple[Container, int]] = {}
+    for request in requests:
+        container, count = wanted.get(request.container.path, (request.container, 0))
+        wanted[container.path] = (container, count + (request.count or 0))
+    findings += [_too_many(container, count) for container, count in wanted.values() if count > MAX_DEVICES]
+    if findings:
+        return Plan(findings=tuple(findings))
+    return _assign(pod, list(wanted.values()), tuple(requests), scope, facts)
+
+
+def _assign(
+    pod: Object,
+    wanted: list[tuple[Container, int]],
+    requests: tuple[ResourceRequest, ...],
+    scope: Scope,
+    facts: Facts,
+) -> Plan:
+    assert scope.tenant is not None and scope.policy is not None  # noqa: S101, PT018
+    shared = _Reusable(pod, scope, facts)
+    counts: dict[str, int] = {}  # new entry (by a provisional name) -> devices
+    chosen: dict[tuple[str | int, ...], str] = {}
+    for container, count in wanted:
+        if not container.is_serial_init:
+            name = f"new{len(counts)}"
+            counts[name] = count
+            chosen[container.path] = name
+            if not container.is_sidecar:
+                shared.offer(name, count)
+    for container, count in reversed(wanted):
+        if container.is_serial_init:
+            found = shared.take(container, count)
+            if found is None:
+                found = f"new{len(counts)}"
+                counts[found] = count
+                shared.offer(found, count)
+            chosen[container.path] = found
+    names = _entry_names(pod, dict.fromkeys(chosen[c.path] for c, _ in wanted if chosen[c.path] in counts))
+    template = facts.index.for_count
+    return Plan(
+        entries=tuple(
+            (name, template(scope.tenant.name, scope.policy.ref, counts[old])) for old, name in names.items()
+        ),
+        uses=tuple((container, names.get(chosen[container.path], chosen[container.path])) for container, _ in wanted),
+        converted=requests,
+    )
+
+
+@dataclass(slots=True)
+class _Reusable:
+    """Claim entries that a serial init container may use: those of later containers that are no sidecars.
+
+    Existing entries of the tenant's own templates are among them: another webhook may have added an init container to a
+    Pod that we have already converted.
+    """
+
+    pod: Object
+    scope: Scope
+    facts: Facts
+    offers: list[tuple[str, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        beside: set[str] = set()
+        held: set[str] = set()
+        for container in pods.containers(self.pod):
+            (beside if container.is_sidecar else held).update(container.claim_names())
+        for name, template in tenant_templates(self.pod, self.scope, self.facts).items():
+            if name in held and name not in beside:
+                self.offers.append((name, template.count))
+
+    def offer(self, name: str, count: int) -> None:
+        self.offers.append((name, count))
+
+    def take(self, container: Container, count: int) -> str | None:
+        already = container.claim_names()
+        for name, devices in self.offers:
+            if devices == count and name not in already:
+                return name
+        return None
+
+
+def tenant_templates(pod: Object, scope: Scope, facts: Facts) -> Mapping[str, Template]:
+    """The Pod's claim entries that name a template compiled from the tenant's policies, by entry name."""
+    found: dict[str, Template] = {}
+    if scope.tenant is None:
+        return found
+    for entry in pods.claim_entries(pod):
+        template = facts.index.by_name(scope.tenant.name, text(entry.get("resourceClaimTemplateName")))
+        if template is not None and "resourceClaimName" not in entry:
+            found[text(entry.get("name"))] = template
+    return found
+
+
+def _entry_names(pod: Object, provisional: Iterable[str]) -> dict[str, str]:
+    """Free names for new entries, numbered on from the existing ones; the same Pod gets the same names every time."""
+    taken = {text(entry.get("name")) for entry in pods.claim_entries(pod)}
+    names: dict[str, str] = {}
+    number = 0
+    for old in provisional:
+        while f"{_ENTRY}{number}" in taken:
+            number += 1
+        names[old] = f"{_ENTRY}{number}"
+        number += 1
+    return names
+
+
+def _finding(request: ResourceRequest, served: frozenset[str], policy: DevicePolicy) -> Finding | None:
+    if request.count is None:
+        return Finding(
+            RULE, "MALFORMED", request.field, request.problem, "Ask for a whole number of devices, such as 1"
+        )
+    if request.resource not in served:
+        return Finding(
+            RULE,
+            "UNSUPPORTED_RESOURCE",
+            request.field,
+            f"{request.resource} is not served here",
+            f"Ask for {' or '.join(policy.serves)}: the policy picks the device",
+        )
+    return None
+
+
+def _too_many(container: Container, count: int) -> Finding:
+    return Finding(
+        RULE,
+        "QUOTA",
+        f"{container.field}.resources.limits",
+        f"{count} devices for one container, and one claim holds at most {MAX_DEVICES}",
+        f"Ask for at most {MAX_DEVICES} devices a container",
+    )

@@ -1,0 +1,59 @@
+"""What a decision may know beside the request: the policy set and the cluster, as far as rules read it.
+
+Assembled by the cluster layer from caches, by the command line from files, by tests by hand; always before the
+decision, never during it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dra_gate.fairness.charge import Charge
+from dra_gate.kube.raw import Object
+from dra_gate.policy.compile import TemplateIndex
+from dra_gate.policy.model import PolicySet
+
+LANE_LABEL = "dra-gate.io/lane"
+MODE_LABEL = "dra-gate.io/mode"
+GATE_NAMESPACE = "dra-gate"
+# Never gated, whatever their labels: what the cluster stands on must not wait for the gate.
+NEVER_GATED = frozenset({"kube-system", "kube-public", "kube-node-lease", GATE_NAMESPACE})
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A request of a claim spec that can give a gated device, and why."""
+
+    request: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """A ResourceClaim or ResourceClaimTemplate as rules see it.
+
+    `spec` is the template's whole spec (metadata and claim spec) or the claim's spec; `reached` says which of its
+    requests can give a gated device, judged when the object or a class last changed.
+    """
+
+    spec: Object
+    reached: tuple[Reached, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One moment's view of the cluster. Mappings may be live caches: they are read, never written, by decisions."""
+
+    policy_set: PolicySet
+    index: TemplateIndex
+    gate_generation: int = 0
+    writers: frozenset[str] = frozenset()  # user names of the gate's own accounts
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # name -> labels
+    # Extended resource names that give a gated device, and the class behind each: the classes' own names, their
+    # extendedResourceName and the implicit deviceclass.resource.kubernetes.io/ names (KEP-5004).
+    device_resources: Mapping[str, str] = field(default_factory=dict)
+    known_classes: frozenset[str] | set[str] = frozenset()
+    templates: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)  # (namespace, name)
+    claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
+    used: Mapping[str, Charge] = field(default_factory=dict)  # by tenant

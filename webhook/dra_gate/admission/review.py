@@ -1,0 +1,63 @@
+"""One question, one answer: what the server, the demo and recorded reviews all go through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dra_gate.admission.facts import Facts
+from dra_gate.admission.mutate import mutate
+from dra_gate.admission.request import BadRequest, Request, parse, respond
+from dra_gate.admission.validate import validate
+from dra_gate.admission.verdict import Verdict
+from dra_gate.kube.pod import display_name
+
+__all__ = ["Answer", "BadRequest", "Record", "Route", "answer"]
+
+Route = Literal["mutate", "validate"]
+_DECIDE = {"mutate": mutate, "validate": validate}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What logs and metrics say of one answer: no object, no environment, nothing secret."""
+
+    route: str
+    uid: str
+    operation: str
+    namespace: str
+    name: str
+    verdict: str  # mutate, admit, deny, warn, shadow or ignore
+    reasons: tuple[str, ...]  # codes, each once
+    policy: str  # name@version
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response body (HTTP 200) and the record of what was decided."""
+
+    body: bytes
+    record: Record
+    verdict: Verdict
+
+
+def answer(route: Route, body: bytes, facts: Facts) -> Answer:
+    """Answer the AdmissionReview in `body`. Raises BadRequest for what is none."""
+    request = parse(body)
+    verdict = _DECIDE[route](request, facts)
+    return Answer(respond(request, verdict), _record(route, request, verdict), verdict)
+
+
+def _record(route: Route, request: Request, verdict: Verdict) -> Record:
+    return Record(
+        route=route,
+        uid=request.uid,
+        operation=request.operation,
+        namespace=request.namespace,
+        name=request.name or display_name(request.object),
+        verdict=verdict.word,
+        reasons=tuple(dict.fromkeys(finding.code for finding in verdict.findings)),
+        policy=verdict.policy,
+        tenant=verdict.tenant,
+    )

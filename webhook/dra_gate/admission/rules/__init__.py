@@ -1,0 +1,36 @@
+"""The rules that validate judges by, one a file, and the registry that holds them.
+
+A rule is a value: an id, what it protects, the code and remedy of its findings, and a pure check. Adding one is adding
+a file and naming it in `ALL`; the registry refuses two rules of one id.
+"""
+
+from __future__ import annotations
+
+from dra_gate.admission.rules import (
+    foreign_claim,
+    no_tenant,
+    node_pool,
+    quota,
+    raw_device_request,
+    reserved_name,
+    stamp,
+    stamp_edit,
+    unknown_lane,
+)
+from dra_gate.admission.rules.rule import Context, Registry, Rule
+
+ALL = Registry(
+    (
+        reserved_name.RULE,
+        unknown_lane.RULE,
+        no_tenant.RULE,
+        raw_device_request.RULE,
+        foreign_claim.RULE,
+        node_pool.RULE,
+        stamp.RULE,
+        stamp_edit.RULE,
+        quota.RULE,
+    )
+)
+
+__all__ = ["ALL", "Context", "Registry", "Rule"]

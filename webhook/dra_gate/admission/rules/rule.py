@@ -1,0 +1,71 @@
+"""What a rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from dra_gate.admission.facts import Facts
+from dra_gate.admission.request import Request
+from dra_gate.admission.scope import Scope
+from dra_gate.admission.verdict import Finding
+from dra_gate.kube.raw import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a rule may look at: the request, the object in it, whose namespace it is in, and the facts."""
+
+    request: Request
+    object: Object
+    scope: Scope
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. `on` are the (group, resource, operation) triples it is asked about, `fields` the paths it reads.
+
+    `check` yields a finding for everything that is wrong; it never stops at the first.
+    """
+
+    id: str
+    title: str
+    protects: str
+    code: str
+    fields: tuple[str, ...]
+    remedy: str
+    on: tuple[tuple[str, str, str], ...]
+    check: Callable[[Context], Iterable[Finding]]
+
+    def finding(self, field: str, message: str, *, code: str = "", remedy: str = "") -> Finding:
+        """A finding of this rule."""
+        return Finding(self.id, code or self.code, field, message, remedy or self.remedy)
+
+
+class Registry:
+    """Rules by what they are asked about. Raises ValueError for two rules of one id."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = tuple(rules)
+        ids = [rule.id for rule in self._rules]
+        if len(set(ids)) != len(ids):
+            message = f"two rules of one id: {ids}"
+            raise ValueError(message)
+        self._by_kind: dict[tuple[str, str, str], list[Rule]] = {}
+        for rule in self._rules:
+            for kind in rule.on:
+                self._by_kind.setdefault(kind, []).append(rule)
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self._rules)
+
+    def findings(self, context: Context) -> tuple[Finding, ...]:
+        """All findings of all rules that are about this kind of request, in the registry's order."""
+        request = context.request
+        rules = self._by_kind.get((request.group, request.resource, request.operation), ())
+        return tuple(finding for rule in rules for finding in rule.check(context))
+
+
+POD_CREATE = (("", "pods", "CREATE"),)
+POD_UPDATE = (("", "pods", "UPDATE"),)

@@ -1,0 +1,40 @@
+"""The stamp on a new Pod says what the gate would say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_gate.admission import convert
+from dra_gate.admission import stamp as stamps
+from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
+from dra_gate.admission.verdict import Finding
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    templates = convert.tenant_templates(context.object, context.scope, context.facts)
+    expected = stamps.stamp_of(
+        templates.values(),
+        set_digest=context.facts.policy_set.digest,
+        generation=context.facts.gate_generation,
+        lane=context.scope.lane,
+    )
+    found = stamps.stamp_on(context.object)
+    for key in stamps.KEYS:
+        if found.get(key) != expected.get(key):
+            said = f"says {found[key]!r}" if key in found else "is missing"
+            should = (
+                f"is {expected[key]!r}" if key in expected else "has no place on a Pod without devices of its tenant"
+            )
+            yield RULE.finding(f"metadata.annotations[{key}]", f"it {said}; the truth {should}")
+
+
+RULE = Rule(
+    id="stamp",
+    title="The stamp is true",
+    protects="audit, charges and replay: they read the stamp",
+    code="FORGED_ANNOTATION",
+    fields=("metadata.annotations",),
+    remedy="Leave dra-gate.io/ annotations to the gate and create the Pod again",
+    on=POD_CREATE,
+    check=_check,
+)

@@ -1,0 +1,34 @@
+"""Nobody but the gate changes a stamp after creation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_gate.admission import stamp as stamps
+from dra_gate.admission.rules.rule import POD_UPDATE, Context, Rule
+from dra_gate.admission.verdict import Finding
+from dra_gate.kube.raw import at
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    if context.request.username in context.facts.writers:
+        return
+    # A Pod on its way out is never held back: finalizers must come off whatever else the request carries.
+    if at(context.object, "metadata", "deletionTimestamp") is not None:
+        return
+    before, after = stamps.stamp_on(context.request.old_object), stamps.stamp_on(context.object)
+    for key in stamps.KEYS:
+        if before.get(key) != after.get(key):
+            yield RULE.finding(f"metadata.annotations[{key}]", "only the gate changes its stamp after creation")
+
+
+RULE = Rule(
+    id="stamp-edit",
+    title="The stamp stays",
+    protects="audit, charges and replay: they read the stamp",
+    code="FORGED_ANNOTATION",
+    fields=("metadata.annotations",),
+    remedy="Leave dra-gate.io/ annotations as they are",
+    on=POD_UPDATE,
+    check=_check,
+)

@@ -1,0 +1,56 @@
+"""Is this Pod the gate's business, and under which lane, mode, tenant and policy?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, NEVER_GATED, Facts
+from dra_gate.admission.request import Request
+from dra_gate.kube.pod import MIRROR_ANNOTATION
+from dra_gate.kube.raw import at
+from dra_gate.policy.model import DevicePolicy, Tenant
+
+LANES = ("dra", "device-plugin")
+MODES = ("enforce", "warn", "shadow")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A gated namespace: its lane and mode as labelled, and who owns it. A namespace that nobody owns has no tenant."""
+
+    namespace: str
+    lane: str
+    mode: str
+    tenant: Tenant | None
+    policy: DevicePolicy | None
+
+
+def scope_of(namespace: str, facts: Facts) -> Scope | None:
+    """The scope of `namespace`, or None where the gate has no say.
+
+    A namespace that the cache does not know yet counts as gated in lane dra: the API server calls only for namespaces
+    that carry the lane label, and a namespace made a moment ago must not be a way around. An unknown mode enforces.
+    """
+    if not namespace or namespace in NEVER_GATED:
+        return None
+    labels = facts.namespaces.get(namespace)
+    if labels is None:
+        lane, mode = "dra", "enforce"
+    elif LANE_LABEL not in labels:
+        return None
+    else:
+        lane, mode = labels[LANE_LABEL], labels.get(MODE_LABEL, "enforce")
+    tenant = facts.policy_set.tenant_of(namespace)
+    policy = None if tenant is None else facts.policy_set.policies[tenant.policy_for(namespace)]
+    return Scope(namespace, lane, mode if mode in MODES else "enforce", tenant, policy)
+
+
+def is_mirror(request: Request) -> bool:
+    """A static Pod's image in the API, written by its kubelet: nothing we say changes what already runs.
+
+    The annotation alone can be written by anybody; the group of the writer cannot.
+    """
+    return (
+        "system:nodes" in request.groups
+        and at(request.object, "metadata", "annotations", MIRROR_ANNOTATION) is not None
+    )

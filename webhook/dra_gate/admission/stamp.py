@@ -1,0 +1,46 @@
+"""The stamp: annotations that say which policy decided a Pod. Written by mutate, checked by validate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dra_gate.kube.raw import Object, at, mapping
+from dra_gate.policy.compile import Template
+
+DOMAIN = "dra-gate.io/"
+POLICY = DOMAIN + "policy"
+POLICY_VERSION = DOMAIN + "policy-version"
+POLICY_SET = DOMAIN + "policy-set"
+GATE_GENERATION = DOMAIN + "gate-generation"
+TENANT = DOMAIN + "tenant"
+LANE = DOMAIN + "lane"
+CANDIDATES = DOMAIN + "candidates"
+DEVICES = DOMAIN + "devices"
+KEYS = (POLICY, POLICY_VERSION, POLICY_SET, GATE_GENERATION, TENANT, LANE, CANDIDATES, DEVICES)
+
+
+def stamp_of(templates: Iterable[Template], *, set_digest: str, generation: int, lane: str) -> dict[str, str]:
+    """The stamp of a Pod that holds these templates, one for each of its distinct claims; empty for none.
+
+    Policy and candidates are those of the first: a Pod may hold a kept older version beside the present one.
+    """
+    held = list(templates)
+    if not held:
+        return {}
+    first = held[0]
+    return {
+        POLICY: first.policy.name,
+        POLICY_VERSION: str(first.policy.version),
+        POLICY_SET: set_digest,
+        GATE_GENERATION: str(generation),
+        TENANT: first.tenant,
+        LANE: lane,
+        CANDIDATES: ",".join(first.candidates),
+        DEVICES: str(sum(template.count for template in held)),
+    }
+
+
+def stamp_on(pod: Object) -> dict[str, object]:
+    """The stamp annotations that `pod` carries, true or not."""
+    annotations: Mapping[str, object] = mapping(at(pod, "metadata", "annotations"))
+    return {key: annotations[key] for key in KEYS if key in annotations}

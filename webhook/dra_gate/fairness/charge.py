@@ -1,0 +1,71 @@
+"""What a claim costs its tenant: the worst case until it is allocated, the truth after. Devices, integers only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dra_gate.kube.claim import Alternative, requests
+from dra_gate.kube.raw import Object, at, mapping, sequence, text
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Devices in all and by model.
+
+    Before allocation the models may add up to more than `devices`: each is its own worst case.
+    """
+
+    devices: int = 0
+    models: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Charge) -> Charge:
+        models = Counter(self.models)
+        models.update(other.models)
+        return Charge(self.devices + other.devices, dict(models))
+
+
+NOTHING = Charge()
+
+
+def worst_case(alternatives: Iterable[Alternative], model_of: Mapping[str, str] | None = None) -> Charge:
+    """The charge of one request before it is allocated: any of its alternatives may be the one (KEP-4816).
+
+    An alternative's model is the one of its name (`model_of` renames); counts may differ between alternatives.
+    Raises UnknownAllocationMode.
+    """
+    devices, models = 0, Counter[str]()
+    for alternative in alternatives:
+        count = alternative.devices()
+        devices = max(devices, count)
+        model = alternative.name if model_of is None else model_of.get(alternative.name, "")
+        if model:
+            models[model] = max(models[model], count)
+    return Charge(devices, dict(models))
+
+
+def claim_charge(spec: Object) -> Charge:
+    """The worst case of a whole claim spec: its requests add up."""
+    return sum((worst_case(request.alternatives) for request in requests(spec)), NOTHING)
+
+
+def allocated_charge(claim: Object) -> Charge | None:
+    """What an allocated claim really holds, from `status.allocation`; None while it is not allocated.
+
+    The model is the sub-request's name in `request/subrequest`. Devices given for admin access are nobody's.
+    """
+    allocation = at(claim, "status", "allocation")
+    if not isinstance(allocation, dict):
+        return None
+    models = Counter[str]()
+    devices = 0
+    for raw in sequence(at(allocation, "devices", "results")):
+        result = mapping(raw)
+        if result.get("adminAccess") is True:
+            continue
+        devices += 1
+        _, slash, model = text(result.get("request")).partition("/")
+        if slash:
+            models[model] += 1
+    return Charge(devices, dict(models))

@@ -1,0 +1,143 @@
+"""A Pod as the gate reads it: its containers in all three lists, what they ask for, the claims it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dra_gate.kube.quantity import Quantity, QuantityError
+from dra_gate.kube.raw import Object, at, mapping, sequence, text
+
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # kubelet writes it on the API object of a static Pod
+IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"  # KEP-5004: every DeviceClass is an extended resource too
+_FINISHED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a Pod and where it stands. `kind` is the Pod field: initContainers or containers."""
+
+    kind: str
+    index: int
+    raw: Object
+
+    @property
+    def name(self) -> str:
+        """The container's name, empty where it has none."""
+        return text(self.raw.get("name"))
+
+    @property
+    def field(self) -> str:
+        """The path that messages use, such as `spec.containers[0]`."""
+        return f"spec.{self.kind}[{self.index}]"
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        """The path that patches use."""
+        return ("spec", self.kind, self.index)
+
+    @property
+    def is_sidecar(self) -> bool:
+        """An init container that keeps running beside the others (KEP-753: restartPolicy Always)."""
+        return self.kind == "initContainers" and self.raw.get("restartPolicy") == "Always"
+
+    @property
+    def is_serial_init(self) -> bool:
+        """An init container that ends before the next container starts."""
+        return self.kind == "initContainers" and self.raw.get("restartPolicy") != "Always"
+
+    def claim_names(self) -> tuple[str, ...]:
+        """The names of the Pod's claim entries that this container sees, in order."""
+        claims = sequence(at(self.raw, "resources", "claims"))
+        return tuple(text(mapping(claim).get("name")) for claim in claims)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """What one container asks of one extended resource.
+
+    `count` is a whole number of devices, or None when what was written is no such number; `problem` then says why.
+    """
+
+    container: Container
+    resource: str
+    count: int | None
+    problem: str
+    in_limits: bool
+    in_requests: bool
+
+    @property
+    def field(self) -> str:
+        """The path of the value, such as `spec.containers[0].resources.limits[nvidia.com/gpu]`."""
+        return f"{self.container.field}.resources.{'limits' if self.in_limits else 'requests'}[{self.resource}]"
+
+
+def containers(pod: Object) -> Iterator[Container]:
+    """Every container that can hold devices: init containers first, then containers, each list in its order.
+
+    Ephemeral containers take no resources (core validation) and are left out.
+    """
+    spec = mapping(pod.get("spec"))
+    for kind in ("initContainers", "containers"):
+        for index, raw in enumerate(sequence(spec.get(kind))):
+            yield Container(kind, index, mapping(raw))
+
+
+def extended_resource_names(container: Container) -> Iterator[str]:
+    """The names under the container's limits and requests that are not native ones, each once.
+
+    A native resource has no `/`; extended ones, the implicit names of device classes included, always have (core v1,
+    IsExtendedResourceName).
+    """
+    resources = mapping(container.raw.get("resources"))
+    limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
+    for name in limits:
+        if "/" in name:
+            yield name
+    for name in requests:
+        if "/" in name and name not in limits:
+            yield name
+
+
+def resource_request(container: Container, resource: str) -> ResourceRequest:
+    """What `container` asks of `resource`, which stands in its limits or its requests.
+
+    Extended resources cannot be overcommitted: requests follow limits, and where both stand they must be equal.
+    """
+    resources = mapping(container.raw.get("resources"))
+    limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
+    in_limits, in_requests = resource in limits, resource in requests
+    count, problem = _count(limits[resource] if in_limits else requests[resource])
+    if count is not None and in_limits and in_requests and _count(requests[resource])[0] != count:
+        count, problem = None, f"limits say {limits[resource]} and requests say {requests[resource]}"
+    return ResourceRequest(container, resource, count, problem, in_limits, in_requests)
+
+
+def _count(written: object) -> tuple[int | None, str]:
+    if isinstance(written, bool) or not isinstance(written, str | int | float):
+        return None, f"{written!r} is not a quantity"
+    try:
+        whole = Quantity.parse(written).whole()
+    except QuantityError:
+        return None, f"{written!r} is not a quantity"
+    if whole is None:
+        return None, f"{written} is not a whole number of devices"
+    if whole < 0:
+        return None, f"{written} is negative"
+    return whole, ""
+
+
+def claim_entries(pod: Object) -> list[Object]:
+    """`spec.resourceClaims`, in order."""
+    return [mapping(entry) for entry in sequence(at(pod, "spec", "resourceClaims"))]
+
+
+def is_finished(pod: Object) -> bool:
+    """The Pod has ended for good and holds nothing any more."""
+    return at(pod, "status", "phase") in _FINISHED
+
+
+def display_name(pod: Object) -> str:
+    """The Pod's name, or its generateName while the API server has not yet made one."""
+    metadata = mapping(pod.get("metadata"))
+    return text(metadata.get("name")) or text(metadata.get("generateName"))
