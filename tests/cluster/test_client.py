@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.conftest import kubeconfig
+from cluster.fake_api import Answer, FakeApi, Request, status
+from dra_gate import __version__
+from dra_gate.cluster.client import ApiError, Client, ConfigError, Conflict, Gone, NotFound, Unreachable
+
+THINGS = "/api/v1/things"
+
+
+def thing(name: str, **extra: object) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "Thing", "metadata": {"name": name}, **extra}
+
+
+def test_pages_cover_the_list_once(api: FakeApi, client: Client) -> None:
+    for i in range(11):
+        api.put(THINGS, thing(f"t{i:02}"))
+    pages = list(client.list_pages(THINGS, limit=4))
+    assert [len(page["items"]) for page in pages] == [4, 4, 3]
+    assert [i["metadata"]["name"] for page in pages for i in page["items"]] == [f"t{i:02}" for i in range(11)]
+
+
+def test_create_replace_delete_with_preconditions(api: FakeApi, client: Client) -> None:
+    made = client.create(THINGS, thing("a", unknown={"kept": [1, 2]}))
+    assert made["unknown"] == {"kept": [1, 2]}
+    with pytest.raises(Conflict) as exists:
+        client.create(THINGS, thing("a"))
+    assert exists.value.reason == "AlreadyExists"
+    newer = client.replace(f"{THINGS}/a", made)
+    with pytest.raises(Conflict) as stale:
+        client.replace(f"{THINGS}/a", made)
+    assert stale.value.reason == "Conflict"
+    with pytest.raises(Conflict):
+        client.delete(f"{THINGS}/a", uid="another")
+    with pytest.raises(Conflict):
+        client.delete(f"{THINGS}/a", uid=made["metadata"]["uid"], resource_version=made["metadata"]["resourceVersion"])
+    client.delete(f"{THINGS}/a", uid=made["metadata"]["uid"], resource_version=newer["metadata"]["resourceVersion"])
+    with pytest.raises(NotFound) as gone:
+        client.get(f"{THINGS}/a")
+    assert gone.value.status == 404
+    assert "not found" in gone.value.message
+
+
+def test_errors_keep_what_the_status_says(api: FakeApi, client: Client) -> None:
+    body = status(403, "Forbidden", "being terminated") | {"details": {"causes": [{"reason": "NamespaceTerminating"}]}}
+    api.fault = lambda _: (403, body, {})
+    with pytest.raises(ApiError) as forbidden:
+        client.get(THINGS)
+    assert forbidden.value.has_cause("NamespaceTerminating")
+    assert not forbidden.value.has_cause("Other")
+    api.fault = lambda _: (429, status(429, "TooManyRequests"), {"Retry-After": "7"})
+    with pytest.raises(ApiError) as busy:
+        client.get(THINGS)
+    assert (busy.value.status, busy.value.retry_after) == (429, 7.0)
+    api.fault = lambda _: (410, status(410, "Expired"), {})
+    with pytest.raises(Gone):
+        list(client.list_pages(THINGS))
+
+
+def test_nothing_is_sent_twice_behind_our_back(api: FakeApi, client: Client) -> None:
+    def reset(_: Request) -> Answer | None:
+        raise ConnectionAbortedError
+
+    api.fault = reset
+    with pytest.raises(Unreachable):
+        client.get(THINGS)
+    assert len(api.requests) == 1
+
+
+def test_dead_server_is_unreachable_at_once(tmp_path: Path) -> None:
+    client = Client.connect(str(kubeconfig(tmp_path / "config", "http://127.0.0.1:1")))
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        client.get(THINGS)
+    assert time.monotonic() - began < 1.0
+
+
+def test_time_out_of_a_frozen_server(api: FakeApi, client: Client) -> None:
+    frozen = threading.Event()
+    api.fault = lambda _: frozen.wait(10) and None
+    began = time.monotonic()
+    with pytest.raises(Unreachable):
+        client.get(THINGS, timeout=0.3)
+    assert 0.25 < time.monotonic() - began < 2.0
+    frozen.set()
+
+
+def test_user_agent_and_bearer_token(api: FakeApi, client: Client) -> None:
+    client.get(THINGS)
+    assert api.requests[0].headers["User-Agent"] == f"dra-gate/{__version__}"
+    assert api.requests[0].headers["authorization"] == "Bearer secret"
+
+
+def only(token: str) -> object:
+    def fault(request: Request) -> Answer | None:
+        good = request.headers.get("authorization") == f"Bearer {token}"
+        return None if good else (401, status(401, "Unauthorized"), {})
+
+    return fault
+
+
+def test_rotated_token_file_is_read_after_a_401(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_gate.cluster.client.RELOAD_SECONDS", 0.2)
+    token = tmp_path / "token"
+    token.write_text("one")
+    client = Client.connect(str(kubeconfig(tmp_path / "config", api.url, {"tokenFile": str(token)})))
+    api.fault = only("one")  # type: ignore[assignment]
+    client.get(THINGS)
+    api.fault = only("two")  # type: ignore[assignment]
+    token.write_text("two")
+    time.sleep(0.25)
+    client.get(THINGS)
+    assert len(api.requests) == 3
+    api.fault = only("three")  # type: ignore[assignment]
+    with pytest.raises(ApiError) as refused:  # no storm of readings when the token is simply wrong
+        client.get(THINGS)
+    assert refused.value.status == 401
+    assert len(api.requests) == 4
+
+
+def test_exec_plugin_is_run_and_its_expired_token_renewed(api: FakeApi, tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        "import json, pathlib\n"
+        f"count = pathlib.Path({str(tmp_path / 'count')!r})\n"
+        "n = int(count.read_text()) + 1 if count.exists() else 1\n"
+        "count.write_text(str(n))\n"
+        "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential',\n"
+        "  'status': {'token': f't{n}', 'expirationTimestamp': '2020-01-01T00:00:00Z'}}))\n"
+    )
+    user: dict[str, object] = {"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": [str(plugin)],
+        "interactiveMode": "Never",
+    }}
+    client = Client.connect(str(kubeconfig(tmp_path / "config", api.url, user)))
+    client.get(THINGS)
+    client.get(THINGS)
+    assert [r.headers["authorization"] for r in api.requests] == ["Bearer t2", "Bearer t3"]
+
+
+def test_context_and_what_is_no_configuration(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = kubeconfig(tmp_path / "config", api.url)
+    assert Client.connect(str(path), context="here").get(THINGS)["items"] == []
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    assert Client.connect().get(THINGS)["items"] == []
+    with pytest.raises(ConfigError, match="elsewhere"):
+        Client.connect(str(path), context="elsewhere")
+    with pytest.raises(ConfigError):
+        Client.connect(str(tmp_path / "absent"))
+    path.write_text("{not: [yaml")
+    with pytest.raises(ConfigError):
+        Client.connect(str(path))
+
+
+def test_watch_yields_events_and_close_wakes_a_blocked_reader(api: FakeApi, client: Client) -> None:
+    watch = client.watch(THINGS, {"resourceVersion": "100", "allowWatchBookmarks": True})
+    seen: list[str] = []
+    reader = threading.Thread(target=lambda: seen.extend(event["type"] for event in watch))
+    reader.start()
+    api.put(THINGS, thing("a"))
+    api.remove(f"{THINGS}/a")
+    deadline = time.monotonic() + 3
+    while len(seen) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert seen == ["ADDED", "DELETED"]
+    began = time.monotonic()
+    watch.close()
+    reader.join(3)
+    assert not reader.is_alive()
+    assert time.monotonic() - began < 0.5
+    assert api.requests[-1].params["timeoutSeconds"] == "300"
+
+
+def test_watch_error_event_is_raised_as_what_it_is(api: FakeApi, client: Client) -> None:
+    watch = client.watch(THINGS, {"resourceVersion": "100"})
+    api.send({"type": "ERROR", "object": status(410, "Expired", "too old")})
+    with pytest.raises(Gone, match="too old"):
+        list(watch)
+
+
+def test_broken_watch_is_unreachable(api: FakeApi, client: Client) -> None:
+    watch = client.watch(THINGS, {"resourceVersion": "100"})
+    threading.Timer(0.1, api.break_connections).start()
+    with pytest.raises(Unreachable, match="broke off"):
+        list(watch)
+
+
+def test_no_typed_api_objects_and_nothing_loaded_before_connect() -> None:
+    program = (
+        "import sys, json\n"
+        "from dra_gate.cluster.client import Client\n"
+        "before = 'kubernetes' in sys.modules\n"
+        "try: Client.connect('/nonexistent')\n"
+        "except Exception: pass\n"
+        "models = [m for m in sys.modules if m.startswith('kubernetes.client.models.')]\n"
+        "apis = [m for m in sys.modules if m.startswith('kubernetes.client.api.')]\n"
+        "print(json.dumps([before, 'kubernetes.config' in sys.modules, models, apis]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [False, True, [], []]

@@ -1,0 +1,369 @@
+"""Talking to the API server: the `kubernetes` package's configuration and transport, raw JSON in and out.
+
+Typed client models drop the fields they do not know and cost ten times the parsing, so none is built here. The package
+is used for what it knows better: kubeconfig merging, contexts, exec plugins, token refresh, proxies, TLS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+
+from dra_gate import __version__
+
+JSON_PATCH = "application/json-patch+json"  # RFC 6902
+MERGE_PATCH = "application/merge-patch+json"  # RFC 7386
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"  # server-side apply; JSON is YAML
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 30.0
+# An API server that sends bookmarks does so about once a minute. A watch that was silent for this long has probably
+# lost its peer without a FIN (a frozen process, a dropped NAT entry). Bookmarks are no promise (API concepts,
+# "Watch bookmarks"), so being wrong costs one new watch from the last version.
+QUIET_SECONDS = 150.0
+RELOAD_SECONDS = 5.0  # least time between two readings of the configuration after 401s
+
+Object = dict[str, Any]
+Params = Mapping[str, str | int | bool]
+
+
+class ClusterError(Exception):
+    """The API server could not be asked, or said no. Base of everything that `Client` raises on purpose."""
+
+
+class ConfigError(ClusterError):
+    """No usable kubeconfig, context or service account."""
+
+
+class Unreachable(ClusterError):
+    """No answer: refused, reset, timed out, TLS failed, or the answer broke off."""
+
+
+class ApiError(ClusterError):
+    """An answer outside 2xx, with the fields of its `metav1.Status`; `retry_after` is in seconds, None if not given."""
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        details: Mapping[str, Any] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.details = details or {}
+        self.retry_after = retry_after
+
+    def has_cause(self, reason: str) -> bool:
+        """Whether `details.causes` names `reason` (for example NamespaceTerminating)."""
+        causes = self.details.get("causes")
+        return isinstance(causes, list) and any(isinstance(c, dict) and c.get("reason") == reason for c in causes)
+
+
+class NotFound(ApiError):
+    """404."""
+
+
+class Conflict(ApiError):
+    """409: the object exists (`reason` AlreadyExists) or a precondition failed (`reason` Conflict)."""
+
+
+class Gone(ApiError):
+    """410: the resourceVersion or continue token is too old; list again."""
+
+
+_BY_STATUS: Mapping[int, type[ApiError]] = {404: NotFound, 409: Conflict, 410: Gone}
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def api_error(status: int, body: object, retry_after: float | None = None) -> ApiError:
+    """The error for an HTTP status and the `metav1.Status` (or anything else) that came with it."""
+    fields = body if isinstance(body, dict) else {}
+    code = fields.get("code")
+    status = code if isinstance(code, int) and code >= 400 else status
+    details = fields.get("details")
+    return _BY_STATUS.get(status, ApiError)(
+        status,
+        str(fields.get("reason") or "Unknown"),
+        str(fields.get("message") or "no message"),
+        details if isinstance(details, dict) else None,
+        retry_after,
+    )
+
+
+class Watch:
+    """One open watch: iterate over its events (dicts with `type` and `object`), `close()` from any thread to end it.
+
+    Iteration ends when the server or `close()` ends the watch. It raises Unreachable when the connection breaks or
+    stays silent, and ApiError (Gone for 410) for an ERROR event.
+    """
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Object]:
+        tail = b""
+        try:
+            while True:
+                chunk = self._response.read1(1 << 16)
+                if not chunk:
+                    break
+                *lines, tail = (tail + chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        yield self._event(line)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            # ValueError: http.client's word for a chunk header or a file that vanished under it.
+            if not self._closed:
+                raise Unreachable(f"the watch broke off: {error}") from error
+        finally:
+            with contextlib.suppress(Exception):
+                self._response.close()
+
+    @staticmethod
+    def _event(line: bytes) -> Object:
+        try:
+            event = _decode(line)
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"the watch sent something that is no JSON: {error}") from error
+        if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
+            raise Unreachable("the watch sent something that is no event")
+        if event.get("type") == "ERROR":
+            raise api_error(500, event["object"])
+        return event
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        with contextlib.suppress(Exception):
+            self._response.close()
+
+    def close(self) -> None:
+        """End the watch; a thread blocked in reading it wakes at once."""
+        self._closed = True
+        # close() alone does not wake a blocked recv; shutdown does. It refuses when reading has already ended.
+        with contextlib.suppress(Exception):
+            self._response.shutdown()
+
+
+class Client:
+    """Requests to one API server as one user. Safe for use by many threads.
+
+    Every method raises ApiError (NotFound, Conflict, Gone) for an answer outside 2xx and Unreachable for none. Nothing
+    is retried, except once after 401 with the configuration read anew (rotated token files, expired exec credentials).
+    Paths are absolute API paths such as `/api/v1/namespaces`.
+    """
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        """`load` makes a `kubernetes.client.Configuration`; called now and after 401s. Raises ConfigError."""
+        self._load = load
+        self._lock = threading.Lock()
+        self._configure()
+
+    @classmethod
+    def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Client:
+        """A client by the kubeconfig given, else $KUBECONFIG, else ~/.kube/config, else the Pod's service account.
+
+        Nothing is sent yet. Raises ConfigError.
+        """
+        return cls(lambda: _configuration(kubeconfig, context))
+
+    def _configure(self) -> None:
+        configuration = self._load()
+        # With keep-alive probes an idle watch notices a peer that is gone for good.
+        configuration.keep_alive = True
+        # A watch for each kind, workers, and the lease; the default (five a core) makes small machines reconnect.
+        configuration.connection_pool_maxsize = 32
+        transport: Any = importlib.import_module("kubernetes.client.rest")
+        self._configuration = configuration
+        self._pool: urllib3.PoolManager = transport.RESTClientObject(configuration).pool_manager
+        self._host = str(configuration.host).rstrip("/")
+        self._configured = time.monotonic()
+
+    def _prepared(self) -> tuple[urllib3.PoolManager, str, dict[str, str]]:
+        with self._lock:  # the refresh hook runs exec plugins and is not made for threads
+            try:
+                auth = self._configuration.auth_settings()
+            except Exception as error:  # whatever a token file or plugin raises
+                raise Unreachable(f"no credentials: {error}") from error
+            headers = {"User-Agent": f"dra-gate/{__version__}", "Accept": "application/json"}
+            headers.update({str(entry["key"]): str(entry["value"]) for entry in auth.values() if entry["value"]})
+            return self._pool, self._host, headers
+
+    def _reconfigured(self, pool: urllib3.PoolManager) -> bool:
+        """Read the configuration anew after `pool` got 401; False if that was done a moment ago."""
+        with self._lock:
+            if self._pool is not pool:
+                return True  # another thread did
+            if time.monotonic() - self._configured < RELOAD_SECONDS:
+                return False
+            try:
+                self._configure()
+            except ConfigError:
+                self._configured = time.monotonic()
+                return False
+            return True
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        timeout: urllib3.Timeout | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer with its body unread, if it is 2xx."""
+        payload = None if body is None else _encode(body)
+        fields = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in (params or {}).items()}
+        query = urlencode(fields) if fields else ""
+        for attempt in (1, 2):
+            pool, host, headers = self._prepared()
+            if payload is not None:
+                headers["Content-Type"] = content_type
+            try:
+                response = pool.urlopen(
+                    method,
+                    f"{host}{path}?{query}" if query else f"{host}{path}",
+                    body=payload,
+                    headers=headers,
+                    timeout=timeout or urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
+                    retries=False,  # the default tries a dead server four times without a pause
+                    preload_content=False,
+                    redirect=False,
+                )
+                if response.status < 300:
+                    return response
+                data = response.data
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                raise Unreachable(f"{method} {host}{path}: {error}") from error
+            if response.status == 401 and attempt == 1 and self._reconfigured(pool):
+                continue
+            raise _answer_error(response, data)
+        raise AssertionError  # pragma: no cover - the second round returns or raises
+
+    def _json(self, response: urllib3.BaseHTTPResponse) -> Object:
+        try:
+            data = response.data
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(f"the answer broke off: {error}") from error
+        try:
+            value = _decode(data)
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"the answer is no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise Unreachable("the answer is no object")
+        return value
+
+    def get(self, path: str, params: Params | None = None, timeout: float | None = None) -> Object:
+        """The object or list at `path`. `timeout` in seconds holds for connecting and each wait for bytes."""
+        return self._json(self._send("GET", path, params, timeout=_total(timeout)))
+
+    def list_pages(self, path: str, limit: int = 500, params: Params | None = None) -> Iterator[Object]:
+        """The pages of the list at `path`, each a list object; the last one's resourceVersion is the list's.
+
+        `limit` 0 asks for all at once. Raises Gone when a continue token expired half-way.
+        """
+        token = ""
+        while True:
+            page = self.get(path, {**(params or {}), "limit": limit, **({"continue": token} if token else {})})
+            yield page
+            token = str(page.get("metadata", {}).get("continue") or "")
+            if not token:
+                return
+
+    def watch(self, path: str, params: Params, timeout_seconds: int = 300) -> Watch:
+        """An open watch at `path`, which the server ends after `timeout_seconds`."""
+        quiet = min(timeout_seconds + 10.0, QUIET_SECONDS)
+        response = self._send(
+            "GET",
+            path,
+            {**params, "watch": True, "timeoutSeconds": timeout_seconds},
+            timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=quiet),
+        )
+        return Watch(response)
+
+    def create(self, path: str, obj: Mapping[str, Any], timeout: float | None = None) -> Object:
+        """POST `obj` to the collection at `path`; the stored object."""
+        return self._json(self._send("POST", path, body=obj, timeout=_total(timeout)))
+
+    def replace(self, path: str, obj: Mapping[str, Any], timeout: float | None = None) -> Object:
+        """PUT `obj` at `path`; with `metadata.resourceVersion` in it a Conflict is raised when somebody was faster."""
+        return self._json(self._send("PUT", path, body=obj, timeout=_total(timeout)))
+
+    def patch(
+        self,
+        path: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        content_type: str = MERGE_PATCH,
+        params: Params | None = None,
+    ) -> Object:
+        """PATCH `path` with a patch of the given content type; the stored object."""
+        return self._json(self._send("PATCH", path, params, body=patch, content_type=content_type))
+
+    def delete(
+        self, path: str, uid: str | None = None, resource_version: str | None = None, params: Params | None = None
+    ) -> Object:
+        """DELETE `path`, only if it still has `uid` and `resource_version` where given (else Conflict)."""
+        wanted = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {key: value for key, value in wanted.items() if value is not None}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions} if preconditions else None
+        return self._json(self._send("DELETE", path, params, body=body))
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._pool.clear()
+
+
+def _total(timeout: float | None) -> urllib3.Timeout | None:
+    return None if timeout is None else urllib3.Timeout(total=timeout)
+
+
+def _answer_error(response: urllib3.BaseHTTPResponse, data: bytes) -> ApiError:
+    body: object
+    try:
+        body = _decode(data)
+    except msgspec.DecodeError:
+        body = {"reason": response.reason or "Unknown", "message": data[:300].decode("utf-8", "replace")}
+    try:
+        retry_after = float(response.headers["Retry-After"]) if "Retry-After" in response.headers else None
+    except ValueError:
+        retry_after = None  # an HTTP date: no API server sends one
+    return api_error(response.status, body, retry_after)
+
+
+def _configuration(kubeconfig: str | None, context: str | None) -> Any:
+    """A `kubernetes.client.Configuration`. Imported by name: importing the package takes 0.2 s and 30 MB."""
+    config: Any = importlib.import_module("kubernetes.config")
+    configuration = importlib.import_module("kubernetes.client.configuration").Configuration()
+    source = kubeconfig or os.environ.get("KUBECONFIG")
+    if source is None and Path("~/.kube/config").expanduser().exists():
+        source = "~/.kube/config"
+    try:
+        if source is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            config.load_kube_config(
+                config_file=source or "~/.kube/config", context=context, client_configuration=configuration
+            )
+    except Exception as error:  # ConfigException, OSError, yaml errors, KeyError: all mean the same to the caller
+        raise ConfigError(f"no usable cluster configuration ({source or 'service account'}): {error}") from error
+    return configuration
