@@ -88,7 +88,7 @@ class Api:
         self.url = url
         context = ssl.create_default_context(cafile=str(ca_file))
         self._http = urllib3.PoolManager(maxsize=2 * _WORKERS, ssl_context=context, retries=False, timeout=60.0)
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._headers = {"Authorization": f"Bearer {token}", "User-Agent": "control-plane-kit"}
         self._resources: _Resources = []
 
     def close(self) -> None:
