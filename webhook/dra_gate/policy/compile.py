@@ -146,7 +146,7 @@ def content_digest(value: object) -> str:
 
 
 def selectors(model: Model, constraints: Constraints) -> list[str]:
-    """CEL for one alternative, all of which must hold: which devices are of `model`, then the constraints, in that order.
+    """CEL for one alternative, all of which must hold: which devices are of `model`, then the constraints.
 
     Every attribute is asked for with has() first: one device without it would otherwise end the scheduling attempt on
     all nodes. Raises ValueError for a word that the model's driver cannot express; the loader has refused it before.

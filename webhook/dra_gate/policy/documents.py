@@ -76,7 +76,7 @@ class File:
 
 
 def read(name: str, data: bytes) -> File:
-    """Reads the YAML documents of one file. Never raises for what the bytes are: everything wrong comes back as errors."""
+    """Reads the YAML documents of one file. Never raises for what the bytes are: what is wrong comes back."""
     if len(data) > MAX_BYTES:
         return _refused(Place(name, 1, 1), f"the file has {len(data)} bytes", f"at most {MAX_BYTES} are read; split it")
     try:
@@ -94,6 +94,8 @@ def read(name: str, data: bytes) -> File:
         mark = error.problem_mark or error.context_mark
         place = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name, 1, 1)
         what = " ".join(part for part in (error.context, error.problem) if part)
+        if error.context_mark and error.problem_mark:
+            what += f" (begun at {error.context_mark.line + 1}:{error.context_mark.column + 1})"
         reader.errors.append(PolicyError(place, f"not YAML: {what}", "fix the syntax; what follows was not read"))
         complete = False
     except yaml.YAMLError as error:
@@ -156,6 +158,8 @@ class _Reader:
             if isinstance(frame.items, dict):
                 for key in frame.dropped:
                     del frame.items[key]
+                if frame.dropped and not frame.items:
+                    self._document.broken.add(frame.path)
             self._value_done()
         elif isinstance(event, yaml.NodeEvent):
             frame = self._stack[-1] if self._stack else _Frame((), [])

@@ -43,7 +43,7 @@ class Driver:
         return word in published and published[word] is None
 
     def publishes(self, attribute: str) -> bool:
-        """Whether devices may carry `attribute` (`domain/id`): a standard one of the table, or any of its own domain."""
+        """Whether devices may carry `attribute` (`domain/id`): a standard one of the table, or any of its own."""
         domain, _, _ = attribute.partition("/")
         return attribute in self.standard if domain == STANDARD_DOMAIN else domain == self.name
 

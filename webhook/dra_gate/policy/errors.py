@@ -20,14 +20,14 @@ class PolicyError:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyWarning(PolicyError):  # noqa: N818 - not an exception
+class PolicyWarning(PolicyError):
     """Valid, but probably not what was meant. Printed with the word "warning" so that both may stand in one list."""
 
     def __str__(self) -> str:
         return f"{self.place} warning: {self.message}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-class PolicyErrors(ValueError):  # noqa: N818 - it holds many
+class PolicyErrors(ValueError):
     """A policy folder that cannot be used. `errors` holds all of them, by file, line and column; never empty."""
 
     def __init__(self, errors: tuple[PolicyError, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from dra_gate.policy.compile import canonical_json, content_digest
@@ -11,7 +11,7 @@ from dra_gate.policy.documents import MAX_BYTES, Document, read
 from dra_gate.policy.errors import PolicyError, PolicyErrors, PolicyWarning
 from dra_gate.policy.meaning import Findings, read_models, read_policy, read_tenant
 from dra_gate.policy.model import API_VERSION, DevicePolicy, Model, Place, PolicyRef, PolicySet, Tenant
-from dra_gate.policy.schemas import shape_errors
+from dra_gate.policy.schemas import shape_errors, sound_part
 
 __all__ = [
     "RELEASED",
@@ -64,7 +64,7 @@ def read_folder(path: str | Path) -> dict[str, bytes]:
 
 
 def load_documents(files: Mapping[str, bytes], released: bytes | None = None) -> PolicySet:
-    """The policy set of files by name; `released` is what `RELEASED` holds. Pure. Raises PolicyErrors with all errors."""
+    """The policy set of files by name; `released` is what `RELEASED` holds. Raises PolicyErrors."""
     return load_documents_with_warnings(files, released)[0]
 
 
@@ -78,35 +78,37 @@ def load_documents_with_warnings(
     complete = all(content.complete for content in contents)
     documents = [document for content in contents for document in content.documents]
     sound: dict[str, list[Document]] = {}
-    unsound: set[str] = set()
+    lacking: set[str] = set()  # kinds of which something could not be read, so that a name may be there unseen
     for document in documents:
-        kind = document.value.get("kind") if isinstance(document.value, dict) else None
+        kind = str(document.value.get("kind")) if isinstance(document.value, dict) else "?"
         errors = shape_errors(document)
         findings.errors += errors
-        if errors or document.broken:
-            unsound.add(str(kind))
-        else:
-            sound.setdefault(str(kind), []).append(document)
+        part = document if not errors and not document.broken else sound_part(document)
+        if part is not None:
+            sound.setdefault(kind, []).append(part)
+        if part is None or (part is not document and kind == "DeviceCatalog"):
+            lacking.add(kind)
 
-    models = _catalogue(sound.get("DeviceCatalog", []), complete and not unsound, folder, findings)
-    catalogue_known = complete and "DeviceCatalog" not in unsound and bool(sound.get("DeviceCatalog"))
-    known_models = models if catalogue_known else None
+    catalogues = sound.get("DeviceCatalog", [])
+    if not catalogues and complete and not lacking:
+        remedy = f"add one: apiVersion: {API_VERSION}, kind: DeviceCatalog, models: …"
+        findings.error(Place(folder, 1, 1), "no DeviceCatalog", remedy)
+    for extra in catalogues[1:]:
+        first = f"the first one is at {catalogues[0].at(())}; the order of models must be in one place"
+        findings.error(extra.at(()), "a second DeviceCatalog", first)
+    models = read_models(catalogues[0], findings) if catalogues else {}
+    known_models = models if complete and catalogues and not lacking & {"DeviceCatalog", "?"} else None
+
     policies: dict[PolicyRef, DevicePolicy] = {}
     for document in sound.get("DevicePolicy", []):
         policy = read_policy(document, known_models, findings)
         if policy.ref in policies:
-            first = policies[policy.ref].place
-            findings.error(
-                document.at(("metadata",)),
-                f"{policy.ref} is there twice",
-                f"the first one is at {first}; give the newer one the next version",
-            )
+            first = f"the first one is at {policies[policy.ref].place}; give the newer one the next version"
+            findings.error(document.at(("metadata",)), f"{policy.ref} is there twice", first)
             continue
         policies[policy.ref] = policy
-    refs = (
-        {ref: policy.place for ref, policy in policies.items()} if complete and "DevicePolicy" not in unsound else None
-    )
-    tenants = _tenants(sound.get("Tenant", []), refs, known_models, findings)
+    known_refs = policies.keys() if complete and not lacking & {"DevicePolicy", "?"} else None
+    tenants = _tenants(sound.get("Tenant", []), known_refs, known_models, findings)
     if released is not None:
         _check_released(released, policies, findings)
     if findings.errors:
@@ -162,27 +164,9 @@ def _next_version(name: str, refs: Sequence[PolicyRef]) -> int:
     return max(ref.version for ref in refs if ref.name == name) + 1
 
 
-def _catalogue(documents: Sequence[Document], all_seen: bool, folder: str, findings: Findings) -> dict[str, Model]:
-    if not documents:
-        if all_seen:
-            findings.error(
-                Place(folder, 1, 1),
-                "no DeviceCatalog",
-                f"add one: apiVersion: {API_VERSION}, kind: DeviceCatalog, models: …",
-            )
-        return {}
-    for extra in documents[1:]:
-        findings.error(
-            extra.at(()),
-            "a second DeviceCatalog",
-            f"the first one is at {documents[0].at(())}; the order of models must be in one place",
-        )
-    return read_models(documents[0], findings)
-
-
 def _tenants(
     documents: Sequence[Document],
-    refs: Mapping[PolicyRef, Place] | None,
+    refs: Set[PolicyRef] | None,
     models: Mapping[str, Model] | None,
     findings: Findings,
 ) -> dict[str, Tenant]:

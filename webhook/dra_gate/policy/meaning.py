@@ -5,7 +5,7 @@ Pure. Every function adds what is wrong to `Findings` and goes on, so that a rev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -47,9 +47,11 @@ class Findings:
 
 
 def read_models(document: Document, findings: Findings) -> dict[str, Model]:
-    """The catalogue's models in order. A model whose driver is not known is left out, with an error."""
+    """The catalogue's models in order. One without a known driver is left out, with an error; None is skipped."""
     models: dict[str, Model] = {}
     for index, raw in enumerate(_mapping(document)["models"]):
+        if raw is None:
+            continue
         path: Path = ("models", index)
         driver = raw.get("driver") or driver_of_class(raw["deviceClassName"])
         if driver is None:
@@ -165,8 +167,8 @@ def _read_constraints(document: Document, raw: Mapping[str, Any], findings: Find
         place, text = document.at((*path, "driverVersion", "min")), raw["driverVersion"]["min"]
         try:
             driver_min = Semver.normalise(text)
-        except SemverError as error:
-            findings.error(place, str(error), "write a version, such as 550.127.08")
+        except SemverError:
+            findings.error(place, f"{text!r} is no version", "write major.minor.patch in numbers, such as 550.127.08")
         if driver_min is not None and driver_min.build:
             findings.error(
                 place, f"{text} has build metadata, which no comparison looks at", "leave out + and what follows"
@@ -300,7 +302,7 @@ def _check_words(
 
 
 def read_tenant(
-    document: Document, refs: Mapping[PolicyRef, Place] | None, models: Mapping[str, Model] | None, findings: Findings
+    document: Document, refs: Set[PolicyRef] | None, models: Mapping[str, Model] | None, findings: Findings
 ) -> Tenant:
     """The tenant. `refs` and `models` are what the folder has, or None where that could not be read in full."""
     raw = _mapping(document)
@@ -366,11 +368,11 @@ def _quantity(document: Document, path: Path, findings: Findings) -> Quantity | 
         value = value[step]
     try:
         quantity = Quantity.parse(value)
-    except QuantityError as error:
-        findings.error(document.at(path), str(error), "write a quantity, such as 40Gi")
+    except QuantityError:
+        findings.error(document.at(path), f"{value!r} is no quantity", "write a number and one suffix, such as 40Gi")
         return None
     if quantity.value <= 0:
-        findings.error(document.at(path), f"{value} is not above 0", "write a quantity, such as 40Gi")
+        findings.error(document.at(path), f"{value} is not above 0", "write a floor or a size, such as 40Gi")
         return None
     return quantity
 

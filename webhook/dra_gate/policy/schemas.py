@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import difflib
 import functools
 import importlib.resources
@@ -45,6 +47,55 @@ def shape_errors(document: Document) -> list[PolicyError]:
         return [PolicyError(document.at(("kind",)), found, f"write kind: {', '.join(KINDS[:-1])} or {KINDS[-1]}")]
     errors = [error for problem in _validator(kind).iter_errors(value) for error in _explain(document, problem)]
     return list(dict.fromkeys(errors))
+
+
+def sound_part(document: Document) -> Document | None:
+    """The document without what its schema refuses, to look for further errors in; None when too little is left.
+
+    Refused fields are left out, refused models of a catalogue become None.
+    """
+    if not isinstance(document.value, dict) or document.value.get("kind") not in KINDS:
+        return None
+    value: dict[str, Any] = copy.deepcopy(document.value)
+    validator = _validator(value["kind"])
+    refused = list(document.broken)
+    while True:
+        for path in refused:
+            if not _leave_out(value, path):
+                return None
+        kept = {**value, "models": [model for model in value["models"] if model]} if "models" in value else value
+        problems = list(validator.iter_errors(kept))
+        if not problems:
+            return dataclasses.replace(document, value=value)
+        if kept is not value and len(kept["models"]) != len(value["models"]):
+            return None  # the places of the remaining models would be wrong
+        refused = [path for problem in problems for path in _refused(problem)]
+
+
+def _refused(problem: Any) -> Iterator[Path]:
+    path: Path = tuple(problem.absolute_path)
+    if problem.validator == "additionalProperties":
+        known = problem.schema.get("properties", ())
+        yield from ((*path, key) for key in problem.instance if key not in known)
+    else:
+        yield (*path, problem.instance) if "propertyNames" in problem.absolute_schema_path else path
+
+
+def _leave_out(value: dict[str, Any], path: Path) -> bool:
+    if path[:1] == ("models",) and len(path) > 1:
+        value["models"][path[1]] = None
+        return True
+    while path and not isinstance(path[-1], str):
+        path = path[:-1]
+    inner: Any = value
+    for step in path[:-1]:
+        try:
+            inner = inner[step]
+        except (KeyError, IndexError):
+            return True  # left out already, with what it stood in
+    if path:
+        inner.pop(path[-1], None)
+    return bool(path)
 
 
 def _pattern(
