@@ -1,4 +1,4 @@
-"""Fleets: fake nodes, their DeviceClasses and ResourceSlices from short data files (`fleets/*.yaml`), and what may befall them.
+"""Fleets: fake nodes, their DeviceClasses and ResourceSlices, from short data files; and what may befall them.
 
 A fleet file lists node groups:
 
@@ -47,7 +47,7 @@ class FleetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A fleet as objects, ready to be created. The slices name their nodes; their owner is set when they are created."""
+    """A fleet as objects, ready to be created. Slices name their nodes; their owner is set when they are created."""
 
     name: str
     nodes: tuple[Object, ...]
@@ -103,11 +103,14 @@ class Fleet:
 
     def remove(self, api: Api) -> None:
         """Deletes what `install` and the taint rules of this module made, and waits until it is gone."""
+        ours = f"{LABEL}={self.name}"
         for resource in ("devicetaintrules", "resourceslices", "nodes", "deviceclasses"):
-            api.delete_all(resource, labels=f"{LABEL}={self.name}")
-        for resource in ("resourceslices", "nodes"):
-            selector = f"{LABEL}={self.name}"
-            wait_for(lambda r=resource: not api.list(r, labels=selector), 30, f"the {resource} of {self.name} to go")  # type: ignore[misc]
+            api.delete_all(resource, labels=ours)
+
+        def gone() -> bool:
+            return not (api.list("resourceslices", labels=ours) or api.list("nodes", labels=ours))
+
+        wait_for(gone, 30, f"nodes and slices of {self.name} to go")
 
 
 def fleet_names() -> list[str]:
@@ -271,26 +274,27 @@ def _slices(
                 _device(node, index, kinds[kind], what, group.get("perRoot", 2))
             )
             index += 1
-    made = []
+    made: list[Object] = []
     for driver, devices in pools.items():
-        parts = min(group.get("slices", 1), len(devices))
-        size = math.ceil(len(devices) / parts)
-        for part in range(parts):
-            made.append(
-                {
-                    "apiVersion": "resource.k8s.io/v1",
-                    "kind": "ResourceSlice",
-                    # The index comes first, as the drivers' common helper does it: slices are used in order of names.
-                    "metadata": {"name": f"{part:05x}-{driver}-{node}", "labels": {LABEL: fleet}},
-                    "spec": {
-                        "driver": driver,
-                        "nodeName": node,
-                        "pool": {"name": node, "generation": 1, "resourceSliceCount": parts},
-                        "devices": devices[part * size : (part + 1) * size],
-                    },
-                }
-            )
+        size = math.ceil(len(devices) / group.get("slices", 1))
+        parts = [devices[at : at + size] for at in range(0, len(devices), size)]
+        made += [_slice(fleet, driver, node, number, len(parts), part) for number, part in enumerate(parts)]
     return made
+
+
+def _slice(fleet: str, driver: str, node: str, number: int, count: int, devices: list[Object]) -> Object:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        # The number comes first, as the drivers' common helper does it: slices are used in the order of their names.
+        "metadata": {"name": f"{number:05x}-{driver}-{node}", "labels": {LABEL: fleet}},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": count},
+            "devices": devices,
+        },
+    }
 
 
 def _device(node: str, index: int, kind: Mapping[str, Any], what: Mapping[str, Any], per_root: int) -> Object:

@@ -32,7 +32,7 @@ def mark_failed(api: Api, namespace: str, name: str, exit_code: int = 1) -> Obje
 
 
 def delete_now(api: Api, namespace: str, name: str) -> None:
-    """Takes the Pod object away, as the kubelet does when its containers are gone (and `kubectl delete --force` before)."""
+    """Takes the Pod object away, as the kubelet does when its containers are gone (and `--force` does too early)."""
     api.delete("pods", name, namespace, grace=0, missing_ok=True)
 
 

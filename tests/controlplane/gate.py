@@ -1,0 +1,245 @@
+"""Installs the gate on a control plane, out of cluster: replicas behind a forwarder, the controller, both webhooks.
+
+Everything goes through the command line, as an operator would do it; the service accounts' kubeconfigs carry tokens of
+the users that the Pods would be.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+from controlplane.api import ApiError, wait_for
+from controlplane.control_plane import GATE_CONTROLLER, GATE_WEBHOOK, ControlPlane, User
+from controlplane.forwarder import Forwarder
+from controlplane.processes import free_port
+
+NAMESPACE = "dra-gate"
+RBAC = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
+_CONTROLLER = "gate-controller"
+
+
+class GateError(RuntimeError):
+    """A command of the gate failed; the message carries what it said."""
+
+
+class Gate:
+    """The gate with `replicas` of `dra-gate serve` and one `dra-gate controller`; a context manager.
+
+    Entering returns when every replica is ready, the controller runs and the webhook configurations are in force.
+    Leaving takes the configurations away and stops the processes; objects that the controller made stay.
+    `serve_flags` and `controller_flags` are added to the commands; `controller` False leaves the controller out.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        policies: Path,
+        *,
+        replicas: int = 1,
+        controller: bool = True,
+        serve_flags: Sequence[str] = (),
+        controller_flags: Sequence[str] = (),
+    ) -> None:
+        self.plane = plane
+        self.policies = policies
+        self._flags = {"serve": tuple(serve_flags), "controller": tuple(controller_flags)}
+        self._with_controller = controller
+        self._ports = {f"gate-{number}": free_port() for number in range(replicas)}
+        self.folder = plane.run_dir / "gate"
+        self.forwarder: Forwarder
+
+    def __enter__(self) -> Gate:
+        self.folder.mkdir(exist_ok=True)
+        self.command("certs", "--out", self.folder, "--ip", "127.0.0.1", "--dns", "localhost")
+        self.forwarder = Forwarder(self.ca_file, self._ports.values()).__enter__()
+        try:
+            self._prepare_cluster()
+            self.start()
+            self.register()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def ca_file(self) -> Path:
+        """The CA of the replicas' certificate."""
+        return self.folder / "ca.crt"
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Names of the replicas, for `stop`, `start` and `log`."""
+        return tuple(self._ports)
+
+    def replica_url(self, replica: str) -> str:
+        """Address of one replica, past the forwarder."""
+        return f"https://127.0.0.1:{self._ports[replica]}"
+
+    def log(self, name: str = _CONTROLLER) -> Path:
+        """Log of a replica, or of the controller."""
+        return self.plane.log(name)
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts whatever doesn't run, and waits until every replica is ready."""
+        running = {name for name, code in self.plane.processes.codes().items() if code is None}
+        for name in self._ports:
+            if name not in running:
+                self.start_replica(name, wait=False)
+        if self._with_controller and _CONTROLLER not in running:
+            self.start_controller()
+        self._wait_ready(len(self._ports))
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stops every replica and the controller, in order or as by a crash. The webhook configurations stay."""
+        for name in self._ports:
+            self.stop_replica(name, kill=kill)
+        self.stop_controller(kill=kill)
+        self.forwarder.wait_ready(0)
+
+    def start_replica(self, name: str, *, wait: bool = True) -> None:
+        """Starts one replica, by default waiting until the forwarder sends it connections."""
+        listen = f"127.0.0.1:{self._ports[name]}"
+        words = ["serve", *self._common(GATE_WEBHOOK), "--listen", listen, "--cert-dir", self.folder]
+        self._spawn(name, [*words, *self._flags["serve"]])
+        if wait:
+            port = self._ports[name]
+            wait_for(
+                lambda: self._alive(name) and port in self.forwarder.ready, 30, f"{name} to be ready; {self._say(name)}"
+            )
+
+    def stop_replica(self, name: str, *, kill: bool = False) -> None:
+        """Stops one replica: SIGTERM and up to ten seconds to drain, or SIGKILL at once."""
+        self.plane.processes.stop(name, kill=kill)
+
+    def start_controller(self) -> None:
+        """Starts the controller."""
+        self._spawn(_CONTROLLER, ["controller", *self._common(GATE_CONTROLLER), *self._flags["controller"]])
+
+    def stop_controller(self, *, kill: bool = False) -> None:
+        """Stops the controller: SIGTERM and up to ten seconds to give its Lease back, or SIGKILL at once."""
+        self.plane.processes.stop(_CONTROLLER, kill=kill)
+
+    # -- the cluster's side -------------------------------------------------------------------------------------------
+
+    def register(self) -> None:
+        """Applies what `dra-gate webhooks` prints and waits until the API server calls it (about a second)."""
+        words: list[str | Path] = ["--policies", self.policies, "--url", self.forwarder.url, "--ca-file", self.ca_file]
+        self.plane.api().apply_yaml(self.command("webhooks", *words))
+        self._wait_in_force()
+
+    def unregister(self) -> None:
+        """Deletes the gate's webhook configurations."""
+        api = self.plane.api()
+        for resource in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+            for found in api.list(resource):
+                hooks = found.get("webhooks", [])
+                if any(hook["clientConfig"].get("url", "").startswith(self.forwarder.url) for hook in hooks):
+                    api.delete(resource, found["metadata"]["name"], missing_ok=True)
+
+    def close(self) -> None:
+        """Takes the configurations away, stops everything and closes the forwarder."""
+        try:
+            self.unregister()
+        finally:
+            for name in (*self._ports, _CONTROLLER):
+                self.plane.processes.stop(name, kill=True)
+            self.forwarder.__exit__(None, None, None)
+
+    def command(self, *words: str | Path) -> str:
+        """Runs `dra-gate` with the words and returns its output. Raises GateError when it fails."""
+        done = subprocess.run([*_program(), *map(str, words)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise GateError(f"dra-gate {words[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _common(self, user: User) -> list[str | Path]:
+        return ["--policies", self.policies, "--kubeconfig", self.plane.kubeconfig_for(user)]
+
+    def _spawn(self, name: str, words: Sequence[str | Path]) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+        self.plane.processes.start(name, [*_program(), *words], self.log(name), environment)
+
+    def _prepare_cluster(self) -> None:
+        api = self.plane.api()
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        api.apply_yaml(RBAC.read_text())
+
+    def _alive(self, name: str) -> bool:
+        code = self.plane.processes.codes().get(name)
+        if code is not None:
+            raise GateError(f"{name} ended with code {code}; {self._say(name)}")
+        return True
+
+    def _wait_ready(self, count: int) -> None:
+        def look() -> bool:
+            return all(self._alive(name) for name in self._ports) and len(self.forwarder.ready) == count
+
+        wait_for(look, 30, f"{count} replicas to be ready; logs are in {self.log('gate-0').parent}")
+        if self._with_controller:
+            self._alive(_CONTROLLER)
+
+    def _say(self, name: str) -> str:
+        path = self.log(name)
+        lines = path.read_text(errors="replace").strip().splitlines()[-8:] if path.exists() else []
+        return "\n".join([f"its log is {path}", *lines])
+
+    def _wait_in_force(self) -> None:
+        """Sends dry-run Pods with devices into a gated namespace of nobody until both webhooks have judged one.
+
+        That validate did shows in its denial, that mutate was asked shows in the audit log.
+        """
+        api = self.plane.api()
+        probe = f"kit-probe-{secrets.token_hex(4)}"
+        labels = {"dra-gate.io/lane": "dra"}
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": probe, "labels": labels}})
+        container = {"name": "c", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": {"containers": [container]}}
+
+        def judged() -> bool:
+            try:
+                api.create(pod, probe, dry_run=True)
+            except ApiError as problem:
+                return "admission webhook" in problem.message and _mutate_was_asked(self.plane.audit_log, probe)
+            return False
+
+        try:
+            wait_for(judged, 20, "the API server to call both webhooks", every=0.1)
+        finally:
+            api.delete("namespaces", probe)
+
+
+def _mutate_was_asked(audit_log: Path, namespace: str) -> bool:
+    with audit_log.open() as lines:
+        return any(namespace in line and "mutation.webhook.admission.k8s.io/" in line for line in lines)
+
+
+def _program() -> list[str]:
+    """The `dra-gate` that is installed beside this Python."""
+    return [str(Path(sys.executable).with_name("dra-gate"))]
+
+
+def policy_namespaces(policies: Path) -> list[str]:
+    """The namespaces that the Tenant documents of a policy folder name, without loading the policies."""
+    named: list[str] = []
+    for path in sorted(policies.rglob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            if isinstance(document, dict) and document.get("kind") == "Tenant":
+                named += document["spec"]["namespaces"]
+    return named
