@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -104,6 +104,21 @@ def api_error(status: int, body: object, retry_after: float | None = None) -> Ap
         details if isinstance(details, dict) else None,
         retry_after,
     )
+
+
+class Listing(NamedTuple):
+    """The objects of a collection and the version to watch from."""
+
+    items: list[Object]
+    resource_version: str
+
+
+def lean(obj: Object) -> Object:
+    """`obj` itself without `metadata.managedFields`, often a third of it and of use to nobody here."""
+    metadata = obj.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("managedFields", None)
+    return obj
 
 
 class Watch:
@@ -289,6 +304,26 @@ class Client:
             token = str(page.get("metadata", {}).get("continue") or "")
             if not token:
                 return
+
+    def list(self, path: str, limit: int = 500, params: Params | None = None) -> Listing:
+        """Everything at `path` at one moment. The items get the `apiVersion` and `kind` that lists leave out, and
+        lose `managedFields`.
+
+        Raises Unreachable also for an answer that is no list: a proxy's page must not look like an empty cluster.
+        """
+        listing = Listing([], "")
+        for page in self.list_pages(path, limit, params):
+            items, metadata = page.get("items"), page.get("metadata")
+            version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+            if not version or not isinstance(items, list | None):
+                raise Unreachable(f"{path}: the answer is no list")
+            api_version, kind = page.get("apiVersion"), str(page.get("kind")).removesuffix("List")
+            for item in items or ():
+                item.setdefault("apiVersion", api_version)
+                item.setdefault("kind", kind)
+                listing.items.append(lean(item))
+            listing = Listing(listing.items, str(version))
+        return listing
 
     def watch(self, path: str, params: Params, timeout_seconds: int = 300) -> Watch:
         """An open watch at `path`, which the server ends after `timeout_seconds`."""

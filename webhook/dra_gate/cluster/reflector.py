@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dra_gate.cluster.client import ApiError, Client, ClusterError, Gone, Object, Params, Unreachable, Watch
+from dra_gate.cluster.client import ApiError, Client, ClusterError, Gone, Object, Params, Unreachable, Watch, lean
 
 BACKOFF_SECONDS = (0.2, 30.0)  # first and longest wait between attempts
 WATCH_SECONDS = (240, 480)  # the server ends a watch after a time drawn from here: replicas come back one by one
@@ -186,19 +186,8 @@ class Reflector:
         return True
 
     def _list(self) -> str:
-        objects: list[Object] = []
-        version = ""
         self.lists += 1
-        for page in self._client.list_pages(self._path, self._page, self._selector):
-            # Items of a list carry neither; a sink shall see one shape.
-            api_version, kind = page.get("apiVersion"), str(page.get("kind", "")).removesuffix("List")
-            for item in page.get("items") or ():
-                item.setdefault("apiVersion", api_version)
-                item.setdefault("kind", kind)
-                objects.append(_lean(item))
-            version = str(page.get("metadata", {}).get("resourceVersion") or "")
-            if not version or not isinstance(page.get("items"), list | None):
-                raise Unreachable("the answer is no list")  # a proxy's page must not empty the cache
+        objects, version = self._client.list(self._path, self._page, self._selector)
         try:
             self._sink.replace(objects)
         except Exception as error:
@@ -231,9 +220,9 @@ class Reflector:
         kind = event.get("type")
         try:
             if kind in ("ADDED", "MODIFIED"):
-                self._sink.upsert(_lean(obj))
+                self._sink.upsert(lean(obj))
             elif kind == "DELETED":
-                self._sink.delete(_lean(obj))
+                self._sink.delete(lean(obj))
         except Exception as error:
             raise _SinkError from error
         # Only now: an event that the sink did not take must come again.
@@ -251,11 +240,3 @@ def _older(version: str, than: str | None) -> bool:
     Since KEP-5504 (Kubernetes 1.35) resourceVersions are decimal numbers that may be compared within one resource.
     """
     return version.isdecimal() and than is not None and than.isdecimal() and int(version) < int(than)
-
-
-def _lean(obj: Object) -> Object:
-    """`obj` without managedFields, often a third of it and of use to nobody here."""
-    metadata = obj.get("metadata")
-    if isinstance(metadata, dict):
-        metadata.pop("managedFields", None)
-    return obj
