@@ -204,6 +204,12 @@ def test_nothing_is_judged_before_the_caches_were_full_once_and_everything_after
     assert harness.asked_ready == asked, "readiness costs something: it is asked for until it was true once"
 
 
+def test_a_probe_that_was_ready_counts(harness: Harness) -> None:
+    assert harness.call("GET", "/readyz")[0] == 200
+    harness.reasons = ["stopping"]
+    assert harness.call("POST", "/mutate")[0] == 200
+
+
 def test_readyz_lists_every_reason(harness: Harness) -> None:
     harness.reasons = ["a", "b"]
     assert harness.call("GET", "/readyz")[::2] == (503, b"a\nb\n")

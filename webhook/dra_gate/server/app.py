@@ -113,8 +113,8 @@ class App:
         try:
             body = await _read(scope, receive)
             body_read = True
-            if not self._was_ready:
-                self._check_ready()
+            if not self._was_ready and (missing := self._reasons_against()):
+                raise _NotReadyError("; ".join(missing))
             result = self._decide(route, body, self._facts())
             record = result.record
             status, kind, text, verdict, reasons = 200, _JSON, result.body, record.verdict, record.reasons
@@ -147,11 +147,11 @@ class App:
         if not body_read:
             await _discard(receive)
 
-    def _check_ready(self) -> None:
+    def _reasons_against(self) -> list[str]:
         reasons = self._ready()
-        if reasons:
-            raise _NotReadyError("; ".join(reasons))
-        self._was_ready = True
+        if not reasons:
+            self._was_ready = True
+        return reasons
 
     async def _page(self, scope: Message, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -161,7 +161,7 @@ class App:
             await _respond(send, 405, _TEXT, b"method not allowed\n", (b"allow", b"GET"))
         elif path == "/metrics":
             await _respond(send, 200, metrics_module.CONTENT_TYPE.encode(), self._metrics.page())
-        elif path == "/healthz" or not (reasons := self._ready()):
+        elif path == "/healthz" or not (reasons := self._reasons_against()):
             await _respond(send, 200, _TEXT, b"ok\n")
         else:
             await _respond(send, 503, _TEXT, "".join(f"{reason}\n" for reason in reasons).encode())
