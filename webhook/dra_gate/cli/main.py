@@ -1,6 +1,7 @@
 """`dra-gate` and `kubectl dra-gate`: finds the verb, loads only its module, maps our errors to exit codes.
 
-Exit codes: 0 done, nothing denied; 1 a verdict of no (denied, drift, lint errors); 2 the input, a policy or the call is wrong.
+Exit codes: 0 done, nothing denied; 1 a verdict of no (denied, lint errors); 2 the input, a policy or the call is
+wrong.
 """
 
 from __future__ import annotations

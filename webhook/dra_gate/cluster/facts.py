@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from dra_gate.admission.configurations import GATE_WRITERS
 from dra_gate.admission.facts import ClaimFacts, Facts
 from dra_gate.admission.reach import Reach
 from dra_gate.fairness.charge import NOTHING, Charge, allocated_charge, claim_charge
@@ -77,7 +78,9 @@ class KindSink:
 class World:
     """The cluster under one policy set. `writers` are the user names of the gate's own accounts."""
 
-    def __init__(self, policy_set: PolicySet, *, gate_generation: int = 0, writers: Iterable[str] = ()) -> None:
+    def __init__(
+        self, policy_set: PolicySet, *, gate_generation: int = 0, writers: Iterable[str] = GATE_WRITERS
+    ) -> None:
         self._policy_set = policy_set
         self._index: TemplateIndex = templates_of(policy_set)
         self._generation = gate_generation

@@ -1,0 +1,59 @@
+# Everything a fresh machine needs is Python 3.11 or newer and make: each target sets up what it stands on.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PYTHONPATH := tests
+
+.DEFAULT_GOAL := help
+
+help: ## Show what there is
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+$(READY): pyproject.toml requirements/test.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "dra-gate needs Python 3.11 or newer; say make PYTHON=python3.12")'
+	@echo "Setting up $(VENV) (about half a minute)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/test.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+setup: $(READY) ## Make the virtual environment from the locked requirements
+
+demo: $(READY) ## Show the gate at work on example Pods; no cluster
+	@$(BIN)/dra-gate demo
+
+lint: $(READY) ## Style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(READY) ## Tests that need no cluster
+	$(BIN)/pytest -q -m "not controlplane"
+
+control-plane: $(READY) ## Build etcd and Kubernetes, once a version (about 7 minutes on two cores)
+	@$(BIN)/python -m controlplane build
+
+test: lint control-plane ## Everything: style, types, layers, unit tests, tests on a real control plane
+	$(BIN)/pytest -q
+
+cluster: control-plane ## A real control plane with fake GPU nodes and the gate; keeps running
+	@$(BIN)/python -m controlplane up --fleet demo --policies policies
+
+demo-cluster: control-plane ## The story on a real control plane: first choice, fallback, a floor, a bypass
+	@$(BIN)/python -m controlplane story
+
+bench: $(READY) ## Latency and throughput of the server beside two baselines
+	@$(BIN)/python -m bench
+
+prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes docs/proofs/order.md
+	@$(BIN)/python -m proofs.order
+
+lock: $(READY) ## Write the locked requirements anew
+	@$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 pyproject.toml -o requirements/runtime.txt
+	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test --extra bench pyproject.toml -o requirements/test.txt
+
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench prove-order lock

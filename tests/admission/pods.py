@@ -1,0 +1,134 @@
+"""Hypothesis strategies for Pods: odd ones that no client library makes, and valid ones that an API server takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from admission import setting
+
+ONE_TO_FOUR = ["1", 1, "2", 2, "3000m", "2e0", "1E0", "4", "0.004k", "+1", "1.0", "1000000u"]
+ODD_QUANTITIES = ["0", 0, "0.5", "-1", "1k", "1Ki", "all", "", True, None, [], "9" * 40, 1.5, "33", "١"]
+RESOURCES = ["nvidia.com/gpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com"]
+OTHER_RESOURCES = ["cpu", "memory", "amd.com/gpu", "hugepages-2Mi", "example.com/nic", "nvidia.com/mig-1g.5gb"]
+KEYS = st.text(st.sampled_from('ab~/.-_ 0é"\\'), min_size=1, max_size=8)
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5), st.floats(allow_nan=False, width=16)
+)
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2), max_leaves=4
+)
+
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """The value, or a mark that `present` takes out: absent is not the same as null."""
+    return st.one_of(st.just(_ABSENT), strategy)
+
+
+_ABSENT = object()
+
+
+def present(mapping: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if value is not _ABSENT}
+
+
+@st.composite
+def resources(draw: st.DrawFn, *, valid: bool) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    if draw(st.integers(0, 2)):
+        name = draw(st.sampled_from(RESOURCES if not valid else RESOURCES[:1]))
+        limits[name] = draw(st.sampled_from(ONE_TO_FOUR if valid else ONE_TO_FOUR + ODD_QUANTITIES))
+    if not valid and draw(st.booleans()):
+        limits[draw(st.sampled_from(OTHER_RESOURCES))] = draw(st.sampled_from(["1", "100m", "0"]))
+    if valid and draw(st.booleans()):
+        limits["cpu"] = "1"
+    made: dict[str, Any] = {"limits": limits}
+    if draw(st.booleans()):
+        made["requests"] = dict(limits)
+    if not valid:
+        made = present({key: draw(maybe(st.just(value))) for key, value in made.items()})
+        if draw(st.integers(0, 4)) == 0:
+            made["requests"] = draw(maybe(st.sampled_from([None, {}, {"nvidia.com/gpu": "1"}])))
+            made = present(made)
+    return made
+
+
+@st.composite
+def containers(draw: st.DrawFn, kind: str, entries: list[str], *, valid: bool) -> list[dict[str, Any]]:
+    made = []
+    for number in range(draw(st.integers(0 if kind == "i" else 1, 3))):
+        container: dict[str, Any] = {"name": f"{kind}{number}", "image": "registry.example/a:1"}
+        if draw(st.integers(0, 3)):
+            container["resources"] = draw(resources(valid=valid))
+            seen = draw(st.lists(st.sampled_from(entries), unique=True, max_size=2)) if entries else []
+            if seen:
+                container["resources"]["claims"] = [{"name": name} for name in seen]
+        if kind == "i" and draw(st.booleans()):
+            container["restartPolicy"] = "Always"
+        if not valid and draw(st.integers(0, 3)) == 0:
+            container[draw(KEYS)] = draw(ANYTHING)
+        made.append(container)
+    return made
+
+
+@st.composite
+def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
+    """A Pod as a webhook may get it. `valid` ones pass core validation and name only claims that exist or will."""
+    sources = ["<fern: train@2 x1>", "<fern: train@2 x2>", "<fern: train@1 x1>", "nics"]
+    entries = [
+        {"name": name, "resourceClaimTemplateName": draw(st.sampled_from(sources))}
+        for name in draw(st.lists(st.sampled_from(["gate-0", "gate-1", "mine", "nic"]), unique=True, max_size=2))
+    ]
+    names = [entry["name"] for entry in entries]
+    spec: dict[str, Any] = {
+        "initContainers": draw(maybe(containers("i", names, valid=valid))),
+        "containers": draw(containers("c", names, valid=valid)),
+        "resourceClaims": entries or _ABSENT,
+        "tolerations": draw(
+            maybe(
+                st.lists(
+                    st.sampled_from(
+                        [
+                            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+                            {"key": "nvidia.com/gpu", "operator": "Equal", "value": "x", "effect": "NoSchedule"},
+                            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"},
+                            {"key": "other", "operator": "Exists"},
+                            {"operator": "Exists"},
+                        ]
+                    ),
+                    max_size=2,
+                )
+            )
+        ),
+        "nodeSelector": draw(maybe(st.dictionaries(st.sampled_from(["disk", "pool.example/name"]), st.just("render")))),
+        "affinity": draw(maybe(affinities())),
+    }
+    metadata: dict[str, Any] = {"name": draw(maybe(st.just("p")))}
+    if metadata["name"] is _ABSENT:
+        metadata["generateName"] = "p-"
+    keys = st.sampled_from(["team.example/owner", "plain", "dra-gate.io/devices", "dra-gate.io/other"])
+    texts = st.text(max_size=4) if not valid else st.sampled_from(["", "a", "1"])
+    metadata["annotations"] = draw(maybe(st.dictionaries(keys if valid else keys | KEYS, texts, max_size=3)))
+    if not valid:
+        if draw(st.integers(0, 5)) == 0:
+            metadata["annotations"] = None
+        if draw(st.integers(0, 5)) == 0:
+            spec["affinity"] = draw(st.sampled_from([None, {}, {"nodeAffinity": None}]))
+        if draw(st.booleans()):
+            spec[draw(KEYS)] = draw(ANYTHING)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": present(metadata), "spec": present(spec)}
+    resolved: dict[str, Any] = setting.resolved(pod)
+    return resolved
+
+
+@st.composite
+def affinities(draw: st.DrawFn) -> dict[str, Any]:
+    term = {"weight": 7, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}
+    node = {
+        "preferredDuringSchedulingIgnoredDuringExecution": draw(maybe(st.just([term]))),
+        "requiredDuringSchedulingIgnoredDuringExecution": draw(
+            maybe(st.just({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}]}))
+        ),
+    }
+    return present({"nodeAffinity": draw(maybe(st.just(present(node)))), "podAntiAffinity": draw(maybe(st.just({})))})

@@ -1,0 +1,116 @@
+"""The webhook configurations: what they select, and that offline review reaches the same requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import pytest
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional
+from hypothesis import strategies as st
+
+from admission import pods, setting
+from dra_gate.admission.configurations import configurations, reaches
+
+CONFIGURATIONS = configurations(
+    url="https://gate.example", ca_bundle=b"pem", writers=["system:serviceaccount:dra-gate:x"]
+)
+MUTATING, VALIDATING = (configuration["webhooks"] for configuration in CONFIGURATIONS)
+
+
+def hooks() -> list[dict[str, Any]]:
+    return [*MUTATING, *VALIDATING]
+
+
+@pytest.mark.parametrize("hook", hooks(), ids=lambda hook: hook["name"])
+def test_what_every_webhook_promises(hook: dict[str, Any]) -> None:
+    expressions = {e["key"]: e for e in hook["namespaceSelector"]["matchExpressions"]}
+    assert expressions["dra-gate.io/lane"]["operator"] == "Exists"
+    assert {"kube-system", "dra-gate"} <= set(expressions["kubernetes.io/metadata.name"]["values"])
+    assert "objectSelector" not in hook, "people set objects' labels: they would be a way around"
+    assert hook["sideEffects"] == "None"
+    assert hook["timeoutSeconds"] <= 3
+    assert hook["matchPolicy"] == "Equivalent"
+    for rule in hook["rules"]:
+        assert not {"*", "leases", "nodes", "pods/binding", "pods/status"} & set(rule["resources"])
+        assert not {"*", "DELETE", "CONNECT"} & set(rule["operations"])
+
+
+def test_failure_policies() -> None:
+    assert [hook["failurePolicy"] for hook in hooks()] == ["Ignore", "Fail", "Fail"]
+    assert MUTATING[0]["rules"][0]["operations"] == ["CREATE"]
+    assert MUTATING[0]["reinvocationPolicy"] == "IfNeeded"
+    assert all(configuration["metadata"]["name"].startswith("zz-") for configuration in CONFIGURATIONS)
+
+
+def test_by_service() -> None:
+    (hook,) = configurations(service=("dra-gate", "webhook", 443), ca_bundle=b"pem", writers=[])[0]["webhooks"]
+    assert hook["clientConfig"] == {
+        "service": {"namespace": "dra-gate", "name": "webhook", "port": 443, "path": "/mutate"},
+        "caBundle": "cGVt",
+    }
+
+
+ENVIRONMENT = cel.NewEnv(
+    variables={"object": cel.Type.DYN, "oldObject": cel.Type.DYN, "request": cel.Type.DYN},
+    extensions=[ext_optional.ExtOptional()],
+)
+PROGRAMS = {
+    hook["name"]: [ENVIRONMENT.compile(condition["expression"]) for condition in hook["matchConditions"]]
+    for hook in hooks()
+}
+
+
+def selected(hook: dict[str, Any], obj: dict[str, Any], old: dict[str, Any], request: dict[str, Any]) -> bool:
+    data = {"object": obj, "oldObject": old, "request": request}
+    return all(program.eval(data=data).value() is True for program in PROGRAMS[hook["name"]])
+
+
+USERS = st.sampled_from(["ada", "system:serviceaccount:dra-gate:dra-gate-controller", "system:kube-scheduler"])
+
+
+@hypothesis.settings(max_examples=1500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(
+    pod=pods.pods(valid=True),
+    old=pods.pods(valid=True),
+    operation=st.sampled_from(["CREATE", "UPDATE"]),
+    name=st.sampled_from(["p", "dra-gate-p"]),
+    user=USERS,
+    groups=st.sampled_from([("system:authenticated",), ("system:nodes",)]),
+    mirror=st.booleans(),
+)
+def test_offline_reaches_what_the_conditions_select(
+    pod: dict[str, Any],
+    old: dict[str, Any],
+    operation: str,
+    name: str,
+    user: str,
+    groups: tuple[str, ...],
+    mirror: bool,
+) -> None:
+    pod["metadata"]["name"] = name
+    if mirror:
+        pod["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
+    facts = setting.facts()
+    asked = setting.request(pod, operation=operation, old=old, user=user, groups=groups)
+    writers = sorted(facts.writers)
+    raw = {"operation": operation, "userInfo": {"username": user, "groups": list(groups)}}
+    hook = configurations(url="https://x", ca_bundle=b"", writers=writers)[1]["webhooks"][0]
+    PROGRAMS[hook["name"]] = [
+        PROGRAMS[hook["name"]][index] if index else ENVIRONMENT.compile(condition["expression"])
+        for index, condition in enumerate(hook["matchConditions"])
+    ]
+    assert reaches(asked, facts) == selected(hook, pod, old, raw)
+
+
+@pytest.mark.parametrize(
+    "user", ["ada", "system:kube-scheduler", "system:serviceaccount:kube-system:resource-claim-controller"]
+)
+@pytest.mark.parametrize("name", ["train", "dra-gate-train-v2-x1"])
+def test_claims_are_asked_about_only_for_our_names_and_never_for_the_cluster_itself(user: str, name: str) -> None:
+    obj = {"metadata": {"name": name}}
+    asked = setting.request(obj, resource=("resource.k8s.io", "resourceclaimtemplates"), user=user)
+    wanted = user == "ada" and name != "train"
+    assert reaches(asked, setting.facts()) is wanted
+    assert selected(VALIDATING[1], obj, {}, {"userInfo": {"username": user, "groups": []}}) is wanted

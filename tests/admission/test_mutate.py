@@ -1,0 +1,186 @@
+"""What mutate does to particular Pods: which claims, for whom, and what else goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from admission import setting
+from admission.setting import asking, pod, request
+from dra_gate.admission.mutate import mutate
+from dra_gate.admission.verdict import Verdict
+from dra_gate.kube.patch import apply
+
+
+def mutated(obj: dict[str, Any], namespace: str = "fern-dev") -> dict[str, Any]:
+    verdict = mutate(request(obj, namespace=namespace), setting.facts())
+    assert verdict.allowed, verdict.findings
+    result: dict[str, Any] = apply(obj, list(verdict.patch))
+    return result
+
+
+def seen(obj: dict[str, Any]) -> dict[str, list[str]]:
+    spec = obj["spec"]
+    return {
+        container["name"]: [claim["name"] for claim in container.get("resources", {}).get("claims", [])]
+        for container in [*spec.get("initContainers", []), *spec["containers"]]
+    }
+
+
+def named(name: str, count: int, **more: Any) -> dict[str, Any]:
+    return {**asking(count), "name": name, **more}
+
+
+def test_a_plain_pod() -> None:
+    result = mutated(pod(containers=[asking("2")]))
+    assert result["spec"]["resourceClaims"] == [
+        {"name": "gate-0", "resourceClaimTemplateName": setting.template_name("fern", "train", 2, 2)}
+    ]
+    assert result["spec"]["containers"][0]["resources"] == {
+        "limits": {},
+        "requests": {},
+        "claims": [{"name": "gate-0"}],
+    }
+    assert result["spec"]["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    terms = result["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    # l40s, the third, says no node labels and gets no term.
+    assert [(term["weight"], term["preference"]["matchExpressions"][0]["values"]) for term in terms] == [
+        (100, ["NVIDIA-H100-80GB-HBM3"]),
+        (10, ["NVIDIA-A100-SXM4-80GB"]),
+    ]
+    assert result["metadata"]["annotations"] == {
+        "dra-gate.io/policy": "train",
+        "dra-gate.io/policy-version": "2",
+        "dra-gate.io/policy-set": setting.policy_set().digest,
+        "dra-gate.io/gate-generation": "0",
+        "dra-gate.io/tenant": "fern",
+        "dra-gate.io/lane": "dra",
+        "dra-gate.io/candidates": "h100,a100,l40s",
+        "dra-gate.io/devices": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("init", "apps", "claims", "expected"),
+    [
+        pytest.param([], [("a", 1), ("b", 1)], [1, 1], {"a": ["gate-0"], "b": ["gate-1"]}, id="apps share nothing"),
+        pytest.param([("i", 1, "")], [("a", 1)], [1], {"i": ["gate-0"], "a": ["gate-0"]}, id="init reuses the app's"),
+        pytest.param(
+            [("i", 2, ""), ("j", 2, "")], [("a", 1)], [2, 1],
+            {"i": ["gate-0"], "j": ["gate-0"], "a": ["gate-1"]}, id="serial inits reuse each other's",
+        ),
+        pytest.param(
+            [("i", 1, ""), ("s", 1, "Always")], [("a", 2)], [1, 1, 2],
+            {"i": ["gate-0"], "s": ["gate-1"], "a": ["gate-2"]}, id="a sidecar never shares",
+        ),
+        pytest.param([("i", 4, "")], [("a", 2)], [4, 2], {"i": ["gate-0"], "a": ["gate-1"]}, id="other counts"),
+    ],
+)  # fmt: skip
+def test_which_claims(init: Any, apps: Any, claims: list[int], expected: dict[str, list[str]]) -> None:
+    obj = pod(
+        initContainers=[
+            named(name, count, **({"restartPolicy": policy} if policy else {})) for name, count, policy in init
+        ],
+        containers=[named(name, count) for name, count in apps],
+    )
+    result = mutated(obj)
+    assert seen(result) == expected
+    assert [entry["resourceClaimTemplateName"] for entry in result["spec"]["resourceClaims"]] == [
+        setting.template_name("fern", "train", 2, count) for count in claims
+    ]
+
+
+def test_an_injected_container_is_converted_in_the_second_round() -> None:
+    """Another webhook adds device containers after us: only they change, and nothing is numbered anew."""
+    first = mutated(pod(containers=[asking(1)]))
+    first["spec"]["containers"].append(named("added", 1))
+    first["spec"]["initContainers"] = [named("check", 1)]
+    second = mutated(first)
+    assert seen(second) == {"check": ["gate-0"], "c": ["gate-0"], "added": ["gate-1"]}
+    assert second["metadata"]["annotations"]["dra-gate.io/devices"] == "2"
+    assert second["spec"]["affinity"] == first["spec"]["affinity"]
+    assert second["spec"]["tolerations"] == first["spec"]["tolerations"]
+    assert mutated(second) == second
+
+
+def test_free_entry_names() -> None:
+    nic = {"name": "gate-0", "resourceClaimTemplateName": "nics"}
+    result = mutated(pod(containers=[asking(1)], resourceClaims=[nic]))
+    assert [entry["name"] for entry in result["spec"]["resourceClaims"]] == ["gate-0", "gate-1"]
+
+
+def test_the_node_pool_goes_on_and_a_conflict_is_refused() -> None:
+    result = mutated(pod(containers=[asking(1)], nodeSelector={"disk": "ssd"}), "moss")
+    assert result["spec"]["nodeSelector"] == {"disk": "ssd", "pool.example/name": "render"}
+    verdict = mutate(
+        request(pod(containers=[asking(1)], nodeSelector={"pool.example/name": "x"}), namespace="moss"), setting.facts()
+    )
+    assert codes(verdict) == ["NODE_POOL"]
+    assert not verdict.allowed
+
+
+def codes(verdict: Verdict) -> list[str]:
+    return [finding.code for finding in verdict.findings]
+
+
+def test_over_quota_is_refused_before_anything_is_changed() -> None:
+    verdict = mutate(request(pod(containers=[asking(5)]), namespace="moss"), setting.facts())
+    assert (verdict.allowed, codes(verdict), verdict.patch) == (False, ["QUOTA"], ())
+
+
+def labelled(name: str, **labels: str) -> dict[str, Any]:
+    return {
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {f"dra-gate.io/{k}": v for k, v in labels.items()}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "word", "patched"),
+    [
+        ({"lane": "dra"}, "mutate", True),
+        ({"lane": "dra", "mode": "enforce"}, "mutate", True),
+        ({"lane": "dra", "mode": "no-such-mode"}, "mutate", True),
+        ({"lane": "dra", "mode": "warn"}, "mutate", True),
+        ({"lane": "dra", "mode": "shadow"}, "admit", False),
+        ({"lane": "device-plugin"}, "admit", False),
+        ({}, "ignore", False),
+    ],
+)
+def test_lanes_and_modes(labels: dict[str, str], word: str, patched: bool) -> None:
+    facts = setting.world(labelled("fern-dev", **labels)).facts()
+    verdict = mutate(request(pod(containers=[asking(1)])), facts)
+    assert (verdict.word, bool(verdict.patch)) == (word, patched)
+
+
+def test_warn_says_what_it_would_refuse_and_lets_through() -> None:
+    facts = setting.world(labelled("moss", lane="dra", mode="warn")).facts()
+    verdict = mutate(request(pod(containers=[asking(5)]), namespace="moss"), facts)
+    assert (verdict.word, verdict.allowed, verdict.patch) == ("warn", True, ())
+    assert "QUOTA" in verdict.warnings[0]
+    assert verdict.audit["reasons"] == "QUOTA"
+
+
+@pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
+def test_only_create_is_ever_changed(operation: str) -> None:
+    assert mutate(request(pod(containers=[asking(1)]), operation=operation), setting.facts()).ignored
+
+
+@pytest.mark.parametrize("subresource", ["ephemeralcontainers", "resize", "binding", "status"])
+def test_subresources_are_left_alone(subresource: str) -> None:
+    assert mutate(request(pod(containers=[asking(1)]), subresource=subresource), setting.facts()).ignored
+
+
+def test_a_mirror_pod_is_a_nodes_to_write() -> None:
+    obj = pod(containers=[asking(1)])
+    obj["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+    assert mutate(request(obj, groups=("system:nodes",)), setting.facts()).ignored
+    assert mutate(request(obj), setting.facts()).word == "mutate"
+
+
+def test_a_namespace_made_just_now_is_gated() -> None:
+    """The API server calls for labelled namespaces only: one that no cache knows yet is no way around."""
+    world = setting.world()
+    world.sinks()["/api/v1/namespaces"].replace([])
+    assert mutate(request(pod(containers=[asking(1)])), world.facts()).word == "mutate"

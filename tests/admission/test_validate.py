@@ -1,0 +1,133 @@
+"""What validate says of final objects as a whole; the rules one by one are in test_rules.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from admission import setting
+from admission.setting import asking, pod, request
+from dra_gate.admission.mutate import mutate
+from dra_gate.admission.request import denial_message
+from dra_gate.admission.validate import validate
+from dra_gate.kube.patch import apply
+
+
+def converted(obj: dict[str, Any], namespace: str = "fern-dev") -> dict[str, Any]:
+    result: dict[str, Any] = apply(obj, list(mutate(request(obj, namespace=namespace), setting.facts()).patch))
+    return result
+
+
+def labelled(name: str, **labels: str) -> dict[str, Any]:
+    return {
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {f"dra-gate.io/{k}": v for k, v in labels.items()}},
+    }
+
+
+def test_what_mutate_made_is_admitted() -> None:
+    verdict = validate(request(converted(pod(containers=[asking(2)]))), setting.facts())
+    assert (verdict.word, verdict.charge.devices) == ("admit", 2)
+    assert verdict.charge.models == {"h100": 2, "a100": 2, "l40s": 2}
+    assert verdict.audit["policy"] == "train@2"
+
+
+def test_all_findings_are_told_at_once_with_rule_and_remedy() -> None:
+    obj = pod(containers=[asking(1)], resourceClaims=[{"name": "x", "resourceClaimName": "a-gpu"}])
+    obj["metadata"] = {"name": "dra-gate-p", "annotations": {"dra-gate.io/devices": "1"}}
+    verdict = validate(request(obj), setting.facts())
+    assert [finding.code for finding in verdict.findings] == [
+        "RESERVED_NAME",
+        "RAW_DEVICE_REQUEST",
+        "FOREIGN_CLAIM",
+        "FORGED_ANNOTATION",
+    ]
+    message = denial_message(verdict)
+    assert message.startswith(
+        "refused by policy train@2 of tenant fern for 4 reasons: (1) RESERVED_NAME metadata.name: "
+    )
+    for finding in verdict.findings:
+        assert finding.remedy in message
+        assert f"[rule {finding.rule}]" in message
+
+
+@pytest.mark.parametrize("key", ["policy-version", "tenant", "policy-set", "candidates", "gate-generation"])
+def test_a_stamp_that_is_not_true_is_refused(key: str) -> None:
+    obj = converted(pod(containers=[asking(1)]))
+    obj["metadata"]["annotations"][f"dra-gate.io/{key}"] = "other"
+    verdict = validate(request(obj), setting.facts())
+    assert [finding.field for finding in verdict.findings] == [f"metadata.annotations[dra-gate.io/{key}]"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "allowed", "word"), [("warn", True, "warn"), ("shadow", True, "shadow"), ("x", False, "deny")]
+)
+def test_modes(mode: str, allowed: bool, word: str) -> None:
+    facts = setting.world(labelled("fern-dev", lane="dra", mode=mode)).facts()
+    obj = pod(resourceClaims=[{"name": "x", "resourceClaimName": "a-gpu"}])
+    verdict = validate(request(obj), facts)
+    assert (verdict.allowed, verdict.word) == (allowed, word)
+    assert bool(verdict.warnings) == (mode == "warn")
+    assert verdict.audit["rules"] == "foreign-claim"
+
+
+def test_shadow_judges_what_mutate_would_have_made() -> None:
+    facts = setting.world(labelled("fern-dev", lane="dra", mode="shadow")).facts()
+    verdict = validate(request(pod(containers=[asking(1)])), facts)
+    assert (verdict.findings, verdict.charge.devices) == ((), 1)
+
+
+def test_updates_are_judged_by_what_they_change() -> None:
+    """A Pod from before the gate, with all that is refused today, may still lose its finalizer."""
+    old = pod(containers=[asking(1)], nodeName="n0", resourceClaims=[{"name": "x", "resourceClaimName": "a-gpu"}])
+    new = {**old, "metadata": {"name": "p", "labels": {"a": "b"}}}
+    assert validate(request(new, operation="UPDATE", old=old), setting.facts()).word == "admit"
+
+
+def test_the_plugin_lane_is_left_alone_and_says_so() -> None:
+    verdict = validate(request(pod(containers=[asking(1)]), namespace="plugin"), setting.facts())
+    assert verdict.word == "admit"
+    assert "device-plugin" in verdict.warnings[0]
+
+
+def test_usage_follows_pods_and_claims() -> None:
+    """Until its claim is allocated a Pod is charged the worst case, then what it got; a hand-made claim counts once."""
+    world = setting.world()
+    template = setting.template_name("moss", "pooled", 1, 2)
+    holder = {
+        "kind": "Pod",
+        "metadata": {"namespace": "moss", "name": "p", "uid": "u"},
+        "spec": {
+            "resourceClaims": [{"name": "g", "resourceClaimTemplateName": template}],
+            "containers": [{"name": "c"}],
+        },
+    }
+    world.apply(holder)
+    assert world.facts().used["moss"].models == {"l40s": 2, "h100": 2, "a100": 2}
+    claim = {
+        "kind": "ResourceClaim",
+        "metadata": {
+            "namespace": "moss",
+            "name": "p-g-x",
+            "annotations": {"resource.kubernetes.io/pod-claim-name": "g"},
+            "ownerReferences": [{"kind": "Pod", "name": "p", "uid": "u"}],
+        },
+        "spec": {},
+        "status": {"allocation": {"devices": {"results": [{"request": "gpu/h100", "device": "a"}] * 2}}},
+    }
+    world.apply(claim)
+    assert world.facts().used["moss"].models == {"h100": 2}
+    world.sinks()["/apis/resource.k8s.io/v1/resourceclaims"].delete(claim)
+    assert world.facts().used["moss"].models == {"l40s": 2, "h100": 2, "a100": 2}
+    made = {
+        "kind": "ResourceClaim",
+        "metadata": {"namespace": "moss", "name": "by-hand"},
+        "spec": {
+            "devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 3}}]}
+        },
+    }
+    world.apply(made)
+    assert world.facts().used["moss"].devices == 5
+    world.sinks()["/api/v1/pods"].replace([])
+    assert world.facts().used["moss"].devices == 3

@@ -1,0 +1,38 @@
+"""Verdicts for people: one look says what was asked, what the gate says, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+_COLOURS = {"mutate": "green", "admit": "green", "deny": "red", "ignore": "bright_black", "invalid": "red"}
+
+
+def verdict_text(entry: Mapping[str, Any]) -> str:
+    """One entry of `dra-gate review` as lines of text; click takes the colours out where no terminal reads."""
+    where = f"{entry['source']}#{entry['index']}"
+    word = click.style(f"{entry['verdict']:7}", fg=_COLOURS[entry["verdict"]], bold=True)
+    if entry["verdict"] == "invalid":
+        return f"{word} {where}: {entry['message']}"
+    name = f"{entry['kind']} {entry['namespace']}/{entry['name']}"
+    lines = [f"{word} {name}  ({where}{', policy ' + entry['policy'] if entry['policy'] else ''})"]
+    lines += [
+        f"        {reason['code']} {reason['field']}\n          {reason['message']} [rule {reason['rule']}]"
+        for reason in entry["reasons"]
+    ]
+    if entry["verdict"] in ("mutate", "admit") and entry["charge"]["devices"]:
+        models = ", ".join(f"{model} {count}" for model, count in entry["charge"]["models"].items())
+        lines.append(f"        charge {entry['charge']['devices']} (worst case by model: {models})")
+    lines += [f"        {patch_line(operation)}" for operation in entry["patch"]]
+    lines += [f"        warning: {warning}" for warning in entry["warnings"]]
+    return "\n".join(lines)
+
+
+def patch_line(operation: Mapping[str, Any]) -> str:
+    """One patch operation as a diff line."""
+    path = operation["path"].replace("~1", "/").replace("~0", "~")
+    if operation["op"] == "remove":
+        return click.style(f"- {path}", fg="red")
+    return click.style(f"+ {path}: {operation['value']}", fg="green")
