@@ -1,4 +1,4 @@
-"""Every case file says in comments what is wrong with it: `#! column message` on the line itself, or `# want place message`.
+"""Case files say in comments what is wrong with them: `#! column message` on its line, or `# want place message`.
 
 The loader must report exactly that: no error less, none more, each at its line and column.
 """
@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_gate.policy.documents import MAX_BYTES
-from dra_gate.policy.load import PolicyErrors, load, load_documents, load_with_warnings, read_folder
+from dra_gate.policy.load import PolicyErrors, load_documents
 
 HERE = Path(__file__).parent
 BASE = (HERE / "base.yaml").read_bytes()

@@ -151,20 +151,27 @@ def selectors(model: Model, constraints: Constraints) -> list[str]:
     Every attribute is asked for with has() first: one device without it would otherwise end the scheduling attempt on
     all nodes. Raises ValueError for a word that the model's driver cannot express; the loader has refused it before.
     """
-    words = [model_selector(model)]
+    return [text for _, text in words(model, constraints)]
+
+
+def words(model: Model, constraints: Constraints) -> list[tuple[str, str]]:
+    """`selectors`, each with the policy word that it stands for; the first word is the model itself."""
+    found = [("model", model_selector(model))]
     if constraints.memory_min is not None:
         memory = f"device.capacity['{model.driver}'].{_name(model, 'memory')}"
-        words.append(f"has({memory}) && {memory}.compareTo(quantity({quoted(str(constraints.memory_min))})) >= 0")
+        floor = quoted(str(constraints.memory_min))
+        found.append(("memory", f"has({memory}) && {memory}.compareTo(quantity({floor})) >= 0"))
     if constraints.driver_min is not None:
         version = _attribute(model, "driver_version")
-        words.append(f"has({version}) && {version}.compareTo(semver({quoted(str(constraints.driver_min))})) >= 0")
+        floor = quoted(str(constraints.driver_min))
+        found.append(("driverVersion", f"has({version}) && {version}.compareTo(semver({floor})) >= 0"))
     if constraints.architectures:
         architecture = _attribute(model, "architecture")
         wanted = ", ".join(quoted(text) for text in constraints.architectures)
-        words.append(f"has({architecture}) && {architecture} in [{wanted}]")
+        found.append(("architectures", f"has({architecture}) && {architecture} in [{wanted}]"))
     if constraints.whole_device:
-        words.append(_name(model, "whole"))
-    return [*words, *constraints.cel]
+        found.append(("wholeDevice", _name(model, "whole")))
+    return [*found, *(("cel", text) for text in constraints.cel)]
 
 
 def model_selector(model: Model) -> str:

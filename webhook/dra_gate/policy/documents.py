@@ -139,7 +139,7 @@ class _Frame:
 
 class _Reader:
     def __init__(self, file: str, text: str) -> None:
-        self.lines = text.split("\n")
+        self.lines = _LINE_BREAK.split(text)
         self.documents: list[Document] = []
         self.errors: list[PolicyError] = []
         self._file = file
@@ -265,7 +265,8 @@ class _Reader:
             indent = len(first) - len(first.lstrip(" "))
             return Text(Place(self._file, line + 2, indent + 1), indent if literal else None)
         quote = 1 if event.style else 0
-        written = self.lines[line][column + quote : column + quote + len(event.value) + quote]
+        source = self.lines[line] if line < len(self.lines) else ""  # an absent value stands behind the last line
+        written = source[column + quote : column + quote + len(event.value) + quote]
         parallel = written == event.value + (event.style or "")
         return Text(Place(self._file, place.line, place.column + quote), column + quote if parallel else None)
 
@@ -273,6 +274,7 @@ class _Reader:
         self.errors.append(PolicyError(place, message, remedy))
 
 
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what libyaml counts as one
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NUMBER_12 = re.compile(

@@ -21,10 +21,7 @@ class PolicyError:
 
 @dataclass(frozen=True, slots=True)
 class PolicyWarning(PolicyError):
-    """Valid, but probably not what was meant. Printed with the word "warning" so that both may stand in one list."""
-
-    def __str__(self) -> str:
-        return f"{self.place} warning: {self.message}" + (f"; {self.remedy}" if self.remedy else "")
+    """Valid, but probably not what was meant."""
 
 
 class PolicyErrors(ValueError):

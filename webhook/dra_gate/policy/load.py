@@ -215,21 +215,28 @@ def _read(folder: Path) -> tuple[dict[str, bytes], list[PolicyError], list[Polic
             continue
         try:
             if entry.is_dir():
-                if entry.name != "tests" and any(child.suffix in _SUFFIXES for child in entry.iterdir()):
-                    warnings.append(
-                        PolicyWarning(place, "files in sub-folders are not read", "move them up, or into tests/")
-                    )
+                if entry.name != "tests" and _holds_policies(entry):
+                    warnings.append(PolicyWarning(place, "policies in sub-folders are not read", "move them up"))
                 continue
             if entry.suffix not in _SUFFIXES and entry.name != RELEASED:
                 continue
             if not entry.is_file():  # a pipe or a device would never end
                 errors.append(PolicyError(place, "not a regular file", "replace or remove it"))
                 continue
-            with entry.open("rb") as file:
-                files[entry.name] = file.read(MAX_BYTES + 1)
+            files[entry.name] = _head(entry)
         except OSError as error:
             errors.append(PolicyError(place, f"cannot be read: {error.strerror}", "make it readable, or remove it"))
     return files, errors, warnings
+
+
+def _holds_policies(folder: Path) -> bool:
+    files = (file for file in folder.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    return any(b"policy.dra-gate.io/" in _head(file) for file in files)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def _sorted(errors: Sequence[PolicyError]) -> tuple[PolicyError, ...]:

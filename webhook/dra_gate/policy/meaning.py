@@ -334,11 +334,18 @@ def read_tenant(
         place = document.key_at(("spec", "quota", "models", name))
         if models is not None and name not in models:
             findings.error(place, f"no model is called {name}", f"the catalogue has {', '.join(models)}")
+    later: list[tuple[Path, str]] = []
     if "models" in quota:
+        later.append((("spec", "quota", "models"), "quota.models is"))
+    if "weight" in spec:
+        later.append((("spec", "weight"), "weight is"))
+    if spec.get("overQuota") == "wait":
+        later.append((("spec", "overQuota"), "overQuota: wait is"))
+    for path, what in later:
         findings.warn(
-            document.key_at(("spec", "quota", "models")),
-            "quotas by model are not enforced yet: only quota.devices is",
-            "keep it if you want it to hold once grants are by model",
+            document.key_at(path),
+            f"{what} not enforced yet: no Pod is held",
+            "rely on quota.devices and reject until then",
         )
     return Tenant(
         name=raw["metadata"]["name"],

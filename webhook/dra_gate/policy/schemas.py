@@ -63,11 +63,13 @@ def sound_part(document: Document) -> Document | None:
         for path in refused:
             if not _leave_out(value, path):
                 return None
-        kept = {**value, "models": [model for model in value["models"] if model]} if "models" in value else value
+        kept, models = value, value.get("models")
+        if isinstance(models, list):
+            kept = {**value, "models": [model for model in models if model is not None]}
         problems = list(validator.iter_errors(kept))
         if not problems:
             return dataclasses.replace(document, value=value)
-        if kept is not value and len(kept["models"]) != len(value["models"]):
+        if isinstance(models, list) and None in models:
             return None  # the places of the remaining models would be wrong
         refused = [path for problem in problems for path in _refused(problem)]
 
@@ -82,7 +84,8 @@ def _refused(problem: Any) -> Iterator[Path]:
 
 
 def _leave_out(value: dict[str, Any], path: Path) -> bool:
-    if path[:1] == ("models",) and len(path) > 1:
+    """Takes the field at `path`, or the nearest around it, out of `value`. False when that is the whole document."""
+    if path[:1] == ("models",) and len(path) > 1 and isinstance(value.get("models"), list):
         value["models"][path[1]] = None
         return True
     while path and not isinstance(path[-1], str):
@@ -91,9 +94,9 @@ def _leave_out(value: dict[str, Any], path: Path) -> bool:
     for step in path[:-1]:
         try:
             inner = inner[step]
-        except (KeyError, IndexError):
+        except (KeyError, IndexError, TypeError):
             return True  # left out already, with what it stood in
-    if path:
+    if path and isinstance(inner, dict):
         inner.pop(path[-1], None)
     return bool(path)
 
@@ -140,6 +143,8 @@ def _explain(document: Document, problem: Any) -> Iterator[PolicyError]:
             if item in found[:index] and not document.is_broken((*path, index)):
                 yield PolicyError(document.at((*path, index)), f"{_show(item)} is there twice", "keep one")
     elif rule == "oneOf":
+        if not isinstance(found, dict):
+            return  # its kind is an error of its own
         given = [word for choice in wanted for word in choice["required"] if word in found]
         what = (
             " and ".join(given) + " together" if given else "neither " + " nor ".join(c["required"][0] for c in wanted)

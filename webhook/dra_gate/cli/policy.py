@@ -1,0 +1,252 @@
+"""`dra-gate policy`: check, show and release policy files."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from dra_gate.cli.failure import Failure
+from dra_gate.cli.options import cluster_options, load_policies, output_option
+from dra_gate.cluster.client import Client, ClusterError, NotFound
+from dra_gate.cluster.files import InputError, load_manifests
+from dra_gate.kube.raw import Object
+from dra_gate.policy.compile import compile_template
+from dra_gate.policy.errors import PolicyError
+from dra_gate.policy.lint import Finding, cluster_of, lint
+from dra_gate.policy.load import RELEASED, PolicyErrors, load_with_warnings, read_folder, read_released
+from dra_gate.policy.model import MAX_DEVICES, PolicySet
+from dra_gate.policy.schemas import KINDS, schema
+
+_COLOURS = {"error": "red", "warning": "yellow", "note": "bright_black"}
+_DRA = "/apis/resource.k8s.io/v1/"
+_LINTED = {  # what lint reads of a live cluster; a kind that the server does not have is taken as empty
+    "ResourceSlice": _DRA + "resourceslices",
+    "DeviceClass": _DRA + "deviceclasses",
+    "DeviceTaintRule": _DRA + "devicetaintrules",
+    "Node": "/api/v1/nodes",
+}
+
+_folder = click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+@click.group(name="policy")
+def command() -> None:
+    """Check, show and release policy files.
+
+    \b
+    Examples:
+      dra-gate policy lint policies/
+      dra-gate policy lint policies/ --kubeconfig ~/.kube/config
+      dra-gate policy render policies/ --tenant research --count 2
+      dra-gate policy release policies/
+    """
+
+
+@command.command(name="lint")
+@_folder
+@cluster_options
+@click.option("--strict", is_flag=True, help="Warnings count as errors.")
+@output_option
+def lint_command(
+    folder: Path, cluster: Sequence[str], kubeconfig: str | None, context: str | None, strict: bool, output: str
+) -> None:
+    """Report what is wrong with a policy folder, and how it fits what a cluster publishes.
+
+    Without a cluster the files alone are checked. With one, every model and candidate is evaluated against the
+    published devices. Exit code 0: no errors; 1: errors against the cluster; 2: the files themselves are wrong.
+
+    \b
+    Examples:
+      dra-gate policy lint policies/
+      dra-gate policy lint policies/ --cluster dump/ -o json
+    """
+    if cluster and (kubeconfig or context):
+        raise click.UsageError("--cluster reads files and --kubeconfig a live cluster: give one of the two")
+    try:
+        policy_set, warnings = load_with_warnings(folder)
+    except PolicyErrors as errors:
+        _report([_entry("error", "POLICY", error) for error in errors.errors], folder, output)
+        raise click.exceptions.Exit(2) from None
+    entries = [_entry("warning", "POLICY", warning) for warning in warnings]
+    if cluster or kubeconfig or context:
+        objects = _from_files(cluster) if cluster else _from_live(kubeconfig, context)
+        entries += [_found(finding) for finding in lint(policy_set, cluster_of(objects))]
+    _report(entries, folder, output)
+    failing = ("error", "warning") if strict else ("error",)
+    if any(entry["severity"] in failing for entry in entries):
+        raise click.exceptions.Exit(1)
+
+
+@command.command(name="render")
+@_folder
+@click.option("--tenant", metavar="NAME", help="Only this tenant.")
+@click.option("-n", "--namespace", metavar="NAME", help="Only this namespace.")
+@click.option(
+    "--count",
+    "counts",
+    type=click.IntRange(1, MAX_DEVICES),
+    multiple=True,
+    help="Devices per claim; may be repeated.  [default: 1 to 8]",
+)
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+def render_command(folder: Path, tenant: str | None, namespace: str | None, counts: Sequence[int], output: str) -> None:
+    """Print the ResourceClaimTemplates exactly as they will be in the cluster.
+
+    \b
+    Examples:
+      dra-gate policy render policies/ --tenant research --count 2
+      dra-gate policy render policies/ -n serving-prod -o json
+    """
+    policy_set = load_policies(str(folder))
+    manifests = list(_manifests(policy_set, tenant, namespace, counts or range(1, 9)))
+    if not manifests:
+        raise Failure("nothing to render: no tenant of these policies fits --tenant and --namespace")
+    if output == "json":
+        click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2))
+    else:
+        click.echo(yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=200, allow_unicode=True), nl=False)
+
+
+@command.command(name="release")
+@_folder
+def release_command(folder: Path) -> None:
+    """Add the policy versions that are not yet in RELEASED, with their digests.
+
+    A released version is never edited: one that changed since it was released is an error, and nothing is written.
+
+    \b
+    Example:
+      dra-gate policy release policies/ && git add policies/RELEASED
+    """
+    policy_set = load_policies(str(folder))
+    before = read_folder(folder).get(RELEASED, b"")
+    known, _ = read_released(before)
+    new = [policy for ref, policy in policy_set.policies.items() if ref not in known]
+    if not new:
+        click.echo("nothing new to release")
+        return
+    lines = [
+        f"{policy.ref} sha256:{policy.digest}" for policy in sorted(new, key=lambda p: (p.ref.name, p.ref.version))
+    ]
+    separator = b"" if not before or before.endswith(b"\n") else b"\n"
+    _write(folder / RELEASED, before + separator + "".join(f"{line}\n" for line in lines).encode())
+    for line in lines:
+        click.echo(line)
+
+
+@command.command(name="schema")
+@click.argument("kind", type=click.Choice(KINDS))
+def schema_command(kind: str) -> None:
+    """Print the JSON Schema (draft 2020-12) of a kind, for editors and CI.
+
+    \b
+    Example:
+      dra-gate policy schema DevicePolicy > device-policy.schema.json
+    """
+    click.echo(json.dumps(schema(kind), indent=2, ensure_ascii=False))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes out what appears twice: reviewers do not read aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+
+def _manifests(
+    policy_set: PolicySet, tenant: str | None, namespace: str | None, counts: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    if tenant is not None and tenant not in policy_set.tenants:
+        raise Failure(f"no tenant {tenant}: there is {', '.join(policy_set.tenants) or 'none'}")
+    for owner in policy_set.tenants.values():
+        for owned in owner.namespaces:
+            if tenant in (None, owner.name) and namespace in (None, owned):
+                for ref in owner.valid_refs(owned):
+                    for count in counts:
+                        template = compile_template(owner, policy_set.policies[ref], policy_set.models, count)
+                        yield template.manifest(owned)
+
+
+def _entry(severity: str, code: str, error: PolicyError) -> dict[str, Any]:
+    place = error.place
+    return {
+        "severity": severity,
+        "code": code,
+        "file": place.file,
+        "line": place.line,
+        "column": place.column,
+        "message": error.message,
+        "remedy": error.remedy,
+    }
+
+
+def _found(finding: Finding) -> dict[str, Any]:
+    place = finding.place
+    return {
+        "severity": finding.severity,
+        "code": finding.code,
+        "file": place.file if place else None,
+        "line": place.line if place else None,
+        "column": place.column if place else None,
+        "message": finding.message,
+        "remedy": "",
+    }
+
+
+def _report(entries: list[dict[str, Any]], folder: Path, output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(entries, indent=2, ensure_ascii=False))
+        return
+    if output == "yaml":
+        click.echo(yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=200), nl=False)
+        return
+    for entry in entries:
+        where = "cluster"
+        if entry["file"] is not None:
+            inside = (folder / entry["file"]).exists()
+            where = f"{folder / entry['file'] if inside else folder}:{entry['line']}:{entry['column']}"
+        severity = click.style(entry["severity"], fg=_COLOURS[entry["severity"]], bold=True)
+        remedy = f"; {entry['remedy']}" if entry["remedy"] else ""
+        click.echo(f"{where} {severity}: {entry['message']}{remedy}")
+    counted = Counter(entry["severity"] for entry in entries)
+    summary = ", ".join(f"{counted[severity]} {severity}s" for severity in ("error", "warning") if counted[severity])
+    click.echo(summary or "no errors, no warnings", err=True)
+
+
+def _from_files(paths: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        return load_manifests(paths)
+    except InputError as error:
+        raise Failure(str(error)) from None
+
+
+def _from_live(kubeconfig: str | None, context: str | None) -> list[Object]:
+    objects: list[Object] = []
+    try:
+        client = Client.connect(kubeconfig, context)
+        for kind, path in _LINTED.items():
+            try:
+                objects += [{**obj, "kind": kind} for obj in client.list_pages(path)]
+            except NotFound:
+                continue
+    except ClusterError as error:
+        raise Failure(f"the cluster cannot be read: {error}") from None
+    return objects
+
+
+def _write(path: Path, content: bytes) -> None:
+    # A reader sees the old list or the new one, never half of it.
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            file.write(content)
+        Path(file.name).chmod(0o644)
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from None
