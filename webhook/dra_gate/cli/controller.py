@@ -1,0 +1,112 @@
+"""`dra-gate controller`: keeps the tenants' claim templates in place, one leader at a time."""
+
+from __future__ import annotations
+
+import logging.config
+import re
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dra_gate.cli.failure import Failure
+from dra_gate.policy.errors import PolicyErrors
+from dra_gate.policy.load import load
+
+if TYPE_CHECKING:
+    from dra_gate.controller.http import StatusServer
+
+LEASE = "dra-gate-controller"
+_LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):(\d{1,5})")
+
+
+@click.command(name="controller")
+@click.option("--policies", type=click.Path(exists=True, path_type=Path), required=True, help="Folder of policy files.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Cluster to work on; default: $KUBECONFIG, ~/.kube/config, or the Pod's service account.",
+)
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("--lease-namespace", default="dra-gate", show_default=True, help=f"Where the Lease {LEASE} is.")
+@click.option("--identity", help="Name of this replica in the Lease; default: host name and a random part.")
+@click.option("--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there, without TLS.")
+def command(
+    policies: Path,
+    kubeconfig: str | None,
+    context: str | None,
+    lease_namespace: str,
+    identity: str | None,
+    metrics_listen: str | None,
+) -> None:
+    """Keep the claim templates of all tenant namespaces in place.
+
+    Replicas elect a leader by a Lease; the others keep their caches warm. The log goes to stderr, one JSON object a
+    line. SIGTERM or SIGINT: the Lease is given up, so that another replica goes on at once.
+
+    \b
+    Examples:
+      dra-gate controller --policies policies --kubeconfig ~/.kube/config
+      dra-gate controller --policies policies --metrics-listen 127.0.0.1:9090
+    """
+    from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - slow to import, and no other verb's
+    from dra_gate.cluster.lease import Lease  # noqa: PLC0415
+    from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
+    from dra_gate.server.log import logging_config  # noqa: PLC0415
+
+    try:
+        policy_set = load(policies)
+        client = Client.connect(kubeconfig, context)
+    except PolicyErrors as errors:
+        raise Failure(f"the policies can't be used\n{errors}") from None
+    except ConfigError as error:
+        raise Failure(str(error)) from None
+    logging.config.dictConfig(logging_config())
+
+    name = identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    controller = TemplateController(
+        client,
+        policy_set,
+        identity=name,
+        leading=lambda: lease.held(),  # noqa: PLW0108 - it is made below
+    )
+    lease = Lease(
+        client,
+        lease_namespace,
+        LEASE,
+        name,
+        on_started=controller.activate,
+        on_stopped=controller.deactivate,
+    )
+
+    def problems() -> list[str]:
+        return controller.problems() + ([] if lease.alive() else ["the election has ended"])
+
+    status = None if metrics_listen is None else _status(metrics_listen, controller.metrics.text, problems)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    controller.start()
+    lease.start()
+    stop.wait()
+    lease.stop()
+    controller.stop()
+    if status is not None:
+        status.close()
+
+
+def _status(listen: str, metrics: Callable[[], bytes], problems: Callable[[], list[str]]) -> StatusServer:
+    from dra_gate.controller.http import StatusServer  # noqa: PLC0415
+
+    address = _LISTEN.fullmatch(listen)
+    if address is None or int(address[2]) > 65535:
+        raise click.BadParameter(f"{listen!r} is not ADDRESS:PORT", param_hint="--metrics-listen")
+    try:
+        return StatusServer(address[1].strip("[]"), int(address[2]), metrics=metrics, problems=problems)
+    except OSError as error:
+        raise Failure(f"cannot listen on {listen}: {error}") from None
