@@ -1,4 +1,4 @@
-"""A small raw-JSON client for tests: objects go in and come out as dicts, nothing is dropped or filled in.
+"""A small raw-JSON client for tests: objects go in and come out as dicts, nothing is dropped.
 
 Resources are named by their plural (`pods`, `resourceclaims`, `deviceclasses` …); which group and version serves one is
 read from the server's own discovery, the core group first, then the order the server gives.
@@ -146,10 +146,14 @@ class Api:
             raise
 
     def list(self, resource: str, namespace: str | None = None, *, labels: str = "") -> Objects:
-        """All objects (of all namespaces when none is given), `labels` being a label selector."""
+        """All objects (of all namespaces when none is given), `labels` being a label selector.
+
+        Each gets the apiVersion and kind that items of a list come without, so that it can be written back.
+        """
         query = {"labelSelector": labels} if labels else None
-        items: Objects = self.request("GET", self.path(resource, namespace), query=query).body["items"]
-        return items
+        known = self._lookup(lambda one: one.plural == resource, resource)
+        items: Objects = self.request("GET", known.path(namespace), query=query).body["items"]
+        return [{"apiVersion": known.api_version, "kind": known.kind} | item for item in items]
 
     def create(self, obj: Mapping[str, Any], namespace: str | None = None, *, dry_run: bool = False) -> Object:
         """Creates an object of any kind; `namespace` is used if the object names none. Returns what was stored."""

@@ -238,6 +238,13 @@ class ControlPlane:
             _write_private(path, yaml.safe_dump(content, sort_keys=False))
         return path
 
+    def component(self, component: str) -> Api:
+        """A raw client for a component's own port as admin, for `/metrics`, `/configz` and such; close it after use.
+
+        etcd answers no such client: it wants a certificate.
+        """
+        return Api(f"https://127.0.0.1:{self._ports[component]}", self.ca_file, self._tokens[ADMIN.name])
+
     @property
     def kubectl(self) -> Path:
         """The kubectl of this Kubernetes version."""
@@ -369,7 +376,7 @@ class ControlPlane:
         if component == ETCD:
             return  # whether it serves shows in the API server's own readiness
         path = "/healthz" if component == CONTROLLER_MANAGER else "/readyz"  # the scheduler's: its caches are filled
-        probe = Api(f"https://127.0.0.1:{self._ports[component]}", self.ca_file, self._tokens[ADMIN.name])
+        probe = self.component(component)
         started = time.monotonic()
         try:
             while time.monotonic() - started < 60:

@@ -1,0 +1,94 @@
+"""Fixtures of the control-plane kit. Tests that use them carry the mark `controlplane`; none of them is ever skipped:
+the programs are built when they are missing (`controlplane.build`)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from controlplane.api import Api, wait_for
+from controlplane.control_plane import ControlPlane
+from controlplane.fixture_types import InstallFleet, MakeNamespace
+from controlplane.fleet import Fleet
+
+
+@pytest.fixture(scope="session")
+def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """One control plane for the whole run, without nodes. Its logs are kept when a test failed."""
+    plane = ControlPlane()
+    plane.start_all()
+    try:
+        plane.wait_for_default_roles()
+        yield plane
+    finally:
+        failed = request.session.testsfailed > 0
+        if failed:
+            print(f"\ncontrolplane: logs are kept in {plane.run_dir}")
+        plane.close(keep=failed)
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane) -> Api:
+    """The control plane's client as cluster admin."""
+    return control_plane.api()
+
+
+@pytest.fixture
+def install_fleet(api: Api) -> Iterator[InstallFleet]:
+    """`install_fleet("four-and-four")` makes the cluster consist of that fleet until the end of the test."""
+    installed: list[Fleet] = []
+
+    def install(fleet: str | Fleet) -> Fleet:
+        while installed:
+            installed.pop().remove(api)
+        made = Fleet.load(fleet) if isinstance(fleet, str) else fleet
+        installed.append(made)  # first, so that half an installation is removed too
+        made.install(api)
+        return made
+
+    yield install
+    while installed:
+        installed.pop().remove(api)
+
+
+@pytest.fixture
+def make_namespace(api: Api, install_fleet: InstallFleet) -> Iterator[MakeNamespace]:
+    """`make_namespace(labels={…})` makes a namespace with a name of its own, or with `name=`, for the rest of the test.
+
+    At the end its Pods are taken away at once, and it is waited until no claim of it holds a device any more. It
+    depends on `install_fleet` only so that this happens before the fleet is removed.
+    """
+    made: list[str] = []
+
+    def make(*, name: str | None = None, labels: Mapping[str, str] | None = None) -> str:
+        chosen = name or f"t-{secrets.token_hex(4)}"
+        api.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": chosen, "labels": dict(labels or {})}}
+        )
+        made.append(chosen)
+        return chosen
+
+    yield make
+    for namespace in made:
+        for resource in ("jobs", "deployments", "statefulsets", "replicasets"):
+            api.delete_all(resource, namespace)
+        api.delete_all("pods", namespace, grace=0)
+        api.delete_all("resourceclaims", namespace)
+    for namespace in made:
+
+        def free(namespace: str = namespace) -> bool:
+            if api.list("pods", namespace):  # made by a controller in between
+                api.delete_all("pods", namespace, grace=0)
+                return False
+            return not api.list("resourceclaims", namespace)
+
+        wait_for(free, 30, f"Pods and claims of {namespace} to go")
+        api.delete("namespaces", namespace, missing_ok=True)
+
+
+@pytest.fixture
+def namespace(make_namespace: MakeNamespace) -> str:
+    """A fresh namespace without labels."""
+    return make_namespace()

@@ -1,0 +1,126 @@
+"""Building and finding the programs, without compiling anything."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from controlplane import build
+
+UPSTREAM = """module k8s.io/kubernetes
+
+go 1.25.7
+
+require (
+	k8s.io/api v0.0.0
+	k8s.io/utils v0.0.0-20260108192941-914a6e750570
+)
+
+replace (
+	k8s.io/api => ./staging/src/k8s.io/api
+	k8s.io/client-go => ./staging/src/k8s.io/client-go
+)
+"""
+
+
+def fill(folder: Path, names: tuple[str, ...] = build.PROGRAMS) -> None:
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).touch(mode=0o755)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("DRA_GATE_CONTROLPLANE_BIN", "DRA_GATE_KUBERNETES_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "dra-gate" / "controlplane"
+
+
+def test_versions_come_from_the_modules_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.Versions.wanted() == build.Versions("1.37.2", "3.7.3")
+    monkeypatch.setenv("DRA_GATE_KUBERNETES_VERSION", "v1.36.4")
+    assert build.Versions.wanted() == build.Versions("1.36.4", "3.7.3")
+
+
+def test_another_version_is_pinned_from_its_own_module_file() -> None:
+    text = build.repinned(UPSTREAM, "1.36.4")
+    assert "\ngo 1.25.7\n" in text
+    assert "\nrequire k8s.io/kubernetes v1.36.4\n" in text
+    assert "\tk8s.io/api => k8s.io/api v0.36.4\n\tk8s.io/client-go => k8s.io/client-go v0.36.4\n)" in text
+    assert "k8s.io/utils" not in text  # not of the tree: resolved by Go
+    assert text.count("k8s.io/kubernetes/cmd/") == 4
+
+
+@pytest.mark.parametrize(("upstream", "version"), [(UPSTREAM, "1.36"), (UPSTREAM, "2.0.0"), ("module m\n", "1.36.4")])
+def test_what_cannot_be_pinned_is_refused(upstream: str, version: str) -> None:
+    with pytest.raises(build.BuildError, match="three numbers"):
+        build.repinned(upstream, version)
+
+
+def test_ready_made_programs_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "mine")
+    monkeypatch.setenv("DRA_GATE_CONTROLPLANE_BIN", str(tmp_path / "mine"))
+    assert build.ensure_programs() == tmp_path / "mine"
+    (tmp_path / "mine" / "etcd").chmod(0o644)
+    (tmp_path / "mine" / "kubectl").unlink()
+    with pytest.raises(build.BuildError, match="no executable kubectl, etcd"):
+        build.ensure_programs()
+
+
+def test_two_runs_build_once(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    built = []
+    first_is_in, may_finish = threading.Event(), threading.Event()
+
+    def slow(versions: build.Versions, home: Path, *, quiet: bool) -> None:
+        built.append(versions)
+        first_is_in.set()
+        assert may_finish.wait(10)
+        fill(home / "bin")
+
+    monkeypatch.setattr(build, "_build", slow)
+    found: list[Path] = []
+    runs = [threading.Thread(target=lambda: found.append(build.ensure_programs())) for _ in range(2)]
+    runs[0].start()
+    assert first_is_in.wait(10)
+    runs[1].start()
+    while "waiting for it" not in capsys.readouterr().err:
+        assert runs[1].is_alive()
+    may_finish.set()
+    for run in runs:
+        run.join(10)
+    assert len(built) == 1
+    assert found == [cache / "1.37.2-3.7.3-{}-{}".format(*build._platform()) / "bin"] * 2
+
+
+def test_a_failed_build_leaves_nothing_that_looks_finished(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake_go(folder: Path) -> Path:
+        go = folder / "go"
+        go.write_text(
+            "#!/bin/sh\n"
+            "case $1 in version) echo go version go1.26.0 fake/fake;;\n"
+            "*) case $* in *kube-scheduler*) echo no room left; exit 3;; esac\n"
+            "while [ $# -gt 1 ]; do [ $1 = -o ] && { echo x > $2; chmod +x $2; }; shift; done;; esac\n"
+        )
+        go.chmod(0o755)
+        return go
+
+    folder = cache.parent / "path"
+    folder.mkdir(parents=True)
+    fake_go(folder)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    with pytest.raises(build.BuildError, match=r"kube-scheduler .* failed(.|\n)*no room left"):
+        build.ensure_programs(quiet=True)
+    home = next(cache.iterdir())
+    assert sorted(path.name for path in home.iterdir()) == ["build.log", "lock"]
+
+
+def test_progress_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(build, "_PROGRESS_SECONDS", 0.3)
+    build._run(["sleep", "0.8"], "etcd (5 of 5)", cache.parent.parent, {"PATH": "/bin:/usr/bin"},
+               cache.parent.parent / "log", quiet=False)  # fmt: skip
+    said = capsys.readouterr().err
+    assert "building etcd (5 of 5), 0 s so far" in said
+    assert "built etcd (5 of 5) in 1 s" in said
