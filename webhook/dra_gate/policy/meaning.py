@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
+from dra_gate.cel import check
 from dra_gate.kube.quantity import Quantity, QuantityError
 from dra_gate.kube.semver import Semver, SemverError
 from dra_gate.policy.compile import content_digest
@@ -385,7 +386,13 @@ def _quantity(document: Document, path: Path, findings: Findings) -> Quantity | 
 
 
 def _check_cel(document: Document, path: Path, findings: Findings) -> None:
-    del document, path, findings
+    """What the API server or the scheduler would refuse or stumble over in an own expression, at its place."""
+    value: Any = document.value
+    for step in path:
+        value = value[step]
+    for problem in check(value):
+        place = document.texts[path].place(problem.line, problem.column)
+        findings.error(place, f"CEL ({problem.kind}): {problem.message}", "")
 
 
 def _mapping(document: Document) -> Mapping[str, Any]:

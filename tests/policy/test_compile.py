@@ -1,0 +1,215 @@
+"""Templates: their exact form, their names, and what their selectors accept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dra_gate import cel
+from dra_gate.policy.compile import compile_template, model_selector, quoted, selectors, templates_of
+from dra_gate.policy.load import load
+from dra_gate.policy.meaning import globs_meet
+from dra_gate.policy.model import MAX_DEVICES, Constraints, Model, Place, PolicyRef
+from policy.floors import Table, compiled, policy_files, tables
+
+HERE = Path(__file__).parent
+EXAMPLE = HERE.parents[1] / "policies"
+ROOT = "resource.kubernetes.io/pcieRoot"
+
+
+def expressions(spec: object) -> list[list[str]]:
+    """The CEL of each alternative of a template's spec."""
+    (request,) = spec["spec"]["devices"]["requests"]  # type: ignore[index]
+    return [[s["cel"]["expression"] for s in one["selectors"]] for one in request["firstAvailable"]]
+
+
+def accepts(expression: str, product: str) -> bool:
+    device = cel.Device("gpu.nvidia.com", {"gpu.nvidia.com": {"productName": product}}, {})
+    return cel.compile(expression).evaluate(device)
+
+
+def model(*products: str, driver: str = "gpu.nvidia.com") -> Model:
+    return Model("m", driver, driver, products, None, None, None, {}, Place("f", 1, 1))
+
+
+# -- form -------------------------------------------------------------------------------------------------------------
+
+
+def test_example_is_what_the_golden_file_says() -> None:
+    """Change golden.yaml only when templates are meant to change: all that exist are then made anew."""
+    examples = load(EXAMPLE)
+    index = templates_of(examples)
+    made = [
+        index.for_count("research", PolicyRef("training", 7), 1).manifest("research-train"),
+        index.for_count("research", PolicyRef("training", 8), 2).manifest("research-canary"),
+    ]
+    assert made == list(yaml.safe_load_all((HERE / "golden.yaml").read_text()))
+
+
+def test_every_default_is_written_out() -> None:
+    alternative = compiled(policy_files(["A"], {})).spec["spec"]["devices"]["requests"][0]["firstAvailable"][0]
+    assert set(alternative) == {"name", "deviceClassName", "allocationMode", "count", "selectors"}
+    assert (alternative["allocationMode"], alternative["count"]) == ("ExactCount", 1)
+
+
+def test_same_attribute_only_matters_for_several_devices() -> None:
+    files = policy_files(["A"], {"sameAttribute": [ROOT]})
+    assert "constraints" not in compiled(files, 1).spec["spec"]["devices"]
+    assert compiled(files, 2).spec["spec"]["devices"]["constraints"] == [{"requests": ["gpu"], "matchAttribute": ROOT}]
+
+
+def test_words_come_in_a_fixed_order() -> None:
+    constraints = {
+        "cel": ["true"], "wholeDevice": True, "architectures": ["Hopper"], "driverVersion": {"min": "550.127.08"},
+        "memory": {"min": "40Gi"},
+    }  # fmt: skip
+    (texts,) = expressions(compiled(policy_files(["NVIDIA H100*"], constraints)).spec)
+    at = "device.attributes['gpu.nvidia.com']"
+    memory = "device.capacity['gpu.nvidia.com'].memory"
+    assert texts == [
+        f"has({at}.productName) && {at}.productName.startsWith('NVIDIA H100')",
+        f"has({memory}) && {memory}.compareTo(quantity('40Gi')) >= 0",
+        f"has({at}.driverVersion) && {at}.driverVersion.compareTo(semver('550.127.8')) >= 0",
+        f"has({at}.architecture) && {at}.architecture in ['Hopper']",
+        f"has({at}.type) && {at}.type == 'gpu' && !device.allowMultipleAllocations",
+        "true",
+    ]
+
+
+def test_names_follow_content() -> None:
+    files = policy_files(["A"], {"memory": {"min": "40Gi"}})
+    first = compiled(files)
+    assert first.name == compiled(files).name
+    assert first.name.startswith("dra-gate-floors-v1-x1-")
+    names = {compiled(files, count).name for count in range(1, MAX_DEVICES + 1)}
+    assert len(names) == MAX_DEVICES
+    assert compiled(policy_files(["A"], {"memory": {"min": "41Gi"}})).name != first.name
+    assert compiled(policy_files(["A"], {"memory": {"min": "40Gi"}}, namespace="other")).name == first.name
+
+
+def test_counts_out_of_range() -> None:
+    examples = load(EXAMPLE)
+    tenant = examples.tenants["research"]
+    for count in (0, -1, MAX_DEVICES + 1):
+        with pytest.raises(ValueError, match="1 to 32"):
+            compile_template(tenant, examples.policies[tenant.policy], examples.models, count)
+
+
+def test_index_holds_what_each_tenant_may_use_and_no_more() -> None:
+    index = templates_of(load(EXAMPLE))
+    own = index.for_count("research", PolicyRef("training", 8), MAX_DEVICES)
+    assert index.by_name("research", own.name) is own
+    assert index.by_name("vision", own.name) is None  # its stamp names research
+    assert index.by_name("research", own.name[:-1]) is None
+    with pytest.raises(KeyError):
+        index.for_count("vision", PolicyRef("training", 8), 1)
+    shared = index.for_count("vision", PolicyRef("training", 7), 1)
+    assert shared.name != index.for_count("research", PolicyRef("training", 7), 1).name
+
+
+def test_manifest_is_json_and_carries_the_stamp_twice() -> None:
+    template = templates_of(load(EXAMPLE)).for_count("serving", PolicyRef("inference", 2), 3)
+    manifest = json.loads(json.dumps(template.manifest("serving-prod")))
+    stamp = manifest["spec"]["metadata"]
+    assert manifest["metadata"]["labels"] == stamp["labels"]
+    assert manifest["metadata"]["annotations"] == stamp["annotations"]
+    assert stamp["annotations"]["dra-gate.io/candidates"] == "l40s,a100"
+    assert stamp["annotations"]["dra-gate.io/devices"] == "3"
+    assert all(isinstance(value, str) for part in stamp.values() for value in part.values())
+
+
+# -- meaning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", tables(), ids=lambda row: row.name)
+def test_floors(row: Table) -> None:
+    """Our own evaluation of the compiled selectors gives what the real scheduler gives (see the control-plane test)."""
+    (texts,) = expressions(row.template.spec)
+    programs = [cel.compile(text) for text in texts]
+    for device, wanted in row.devices:
+        seen = cel.device_of(row.driver, device)
+        assert all(program.evaluate(seen) for program in programs) is wanted, device["name"]
+
+
+@pytest.mark.parametrize("row", tables(), ids=lambda row: row.name)
+def test_what_is_compiled_passes_the_check_of_own_cel(row: Table) -> None:
+    for texts in expressions(row.template.spec):
+        for text in texts:
+            assert cel.check(text) == [], text
+
+
+def test_constraints_hold_for_every_candidate() -> None:
+    template = templates_of(load(EXAMPLE)).for_count("research", PolicyRef("training", 7), 1)
+    by_candidate = expressions(template.spec)
+    assert len(by_candidate) == 3
+    assert len({tuple(texts[1:]) for texts in by_candidate}) == 1
+    assert len({texts[0] for texts in by_candidate}) == 3
+
+
+def test_unknown_driver_has_no_words() -> None:
+    own = Model("m", "c", "npu.example.org", (), "device.driver == 'npu.example.org'", None, None, {}, Place("f", 1, 1))
+    assert selectors(own, Constraints(cel=("true",))) == ["device.driver == 'npu.example.org'", "true"]
+    with pytest.raises(ValueError, match="publishes nothing for whole"):
+        selectors(own, Constraints(whole_device=True))
+
+
+# -- text that might break out ----------------------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text("'\"\\ab\n\u2028{}()", max_size=12)
+
+
+@given(TEXT)
+@example("\\")
+@example("'")
+@example("\\'")
+@example("x' || true || 'y")
+@example("\u0000\x7f\x85\u2028\U0001f600")
+def test_quoted_text_is_the_text(text: str) -> None:
+    assert accepts(f"device.attributes['gpu.nvidia.com'].productName == {quoted(text)}", text)
+    assert not accepts(f"device.attributes['gpu.nvidia.com'].productName == {quoted(text)}", text + "x")
+
+
+GLOB = st.builds(
+    lambda a, text, b: f"{a}{text}{b}",
+    st.sampled_from(["", "*"]),
+    st.text("ab'", max_size=3),
+    st.sampled_from(["", "*"]),
+)
+
+
+def fits(text: str, glob: str) -> bool:
+    """What a glob means, said another way than the compiler and the loader say it."""
+    if "*" not in glob:
+        return text == glob
+    start, _, rest = glob.partition("*")
+    middle, _, end = rest.rpartition("*") if "*" in rest else ("", "", rest)
+    return len(text) >= len(start) + len(end) and text.startswith(start) and text.endswith(end) and middle in text
+
+
+@given(st.lists(GLOB.filter(bool), min_size=1, max_size=3), st.text("ab'", max_size=5))
+@example(["*"], "")
+@example(["*a*", "b"], "ba")
+def test_product_globs(globs: list[str], product: str) -> None:
+    assert accepts(model_selector(model(*globs)), product) is any(fits(product, glob) for glob in globs)
+    nameless = cel.Device("gpu.nvidia.com", {}, {})
+    assert cel.compile(model_selector(model(*globs))).evaluate(nameless) is False
+
+
+@given(GLOB.filter(bool), GLOB.filter(bool), st.text("ab'", max_size=6))
+def test_models_that_share_a_product_are_never_called_disjoint(one: str, other: str, product: str) -> None:
+    assert globs_meet(one, other) == globs_meet(other, one)
+    if fits(product, one) and fits(product, other):
+        assert globs_meet(one, other)
+
+
+@given(GLOB.filter(bool), GLOB.filter(bool))
+def test_globs_that_meet_have_a_common_product(one: str, other: str) -> None:
+    if globs_meet(one, other):
+        a, b = one.strip("*"), other.strip("*")
+        candidates = [a, b, a + b, b + a]
+        assert any(fits(text, one) and fits(text, other) for text in candidates)
