@@ -64,6 +64,8 @@ def make_namespace(api: Api, install_fleet: InstallFleet) -> Iterator[MakeNamesp
 
     def make(*, name: str | None = None, labels: Mapping[str, str] | None = None) -> str:
         chosen = name or f"t-{secrets.token_hex(4)}"
+        if name:  # an earlier test's may still be going
+            wait_for(lambda: api.find("namespaces", chosen) is None, 60, f"an older namespace {chosen} to go")
         api.create(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": chosen, "labels": dict(labels or {})}}
         )

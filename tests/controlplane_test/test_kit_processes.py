@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,6 +135,7 @@ def test_nothing_of_a_control_plane_is_left(how: signal.Signals) -> None:
         assert up.wait(20) == (0 if how != signal.SIGKILL else -signal.SIGKILL)
         wait_for(lambda: not with_word(run_dir), 5, f"the processes of {run_dir} to end")
         assert Path(run_dir).exists() == (how == signal.SIGKILL)  # who could have removed it then?
+        shutil.rmtree(run_dir, ignore_errors=True)
     finally:
         up.kill()
         up.communicate()
@@ -146,3 +148,4 @@ def test_a_failed_start_says_why_and_leaves_nothing() -> None:
         plane.start_all()
     assert not with_word(str(plane.run_dir))
     assert plane.log("kube-apiserver").exists()
+    shutil.rmtree(plane.run_dir)
