@@ -6,7 +6,6 @@ second. gunicorn's threaded worker is no choice behind TLS: an idle connection h
 
 from __future__ import annotations
 
-import gc
 import ssl
 import threading
 from collections.abc import Callable
@@ -74,11 +73,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
         """Runs in the worker; an exception here ends gunicorn with status 3."""
         self._certificate = ServingCertificate(self._certificates)
         self._certificate.watch(threading.Event())  # a daemon thread: ends with the worker
-        app = self._build(self._certificate, lambda: not self._worker.alive)
-        # What is alive now lives as long as the process: keep it out of every later garbage collection.
-        gc.collect()
-        gc.freeze()
-        return app
+        return self._build(self._certificate, lambda: not self._worker.alive)
 
     def _context(self, _config: object, _default: object) -> ssl.SSLContext:
         # gunicorn serves in the clear when this hook raises, so all that can fail has been done in load().
