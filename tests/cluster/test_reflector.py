@@ -140,6 +140,27 @@ def test_server_that_went_back_in_time_is_listed_anew(api: FakeApi, client: Clie
         assert reflector.lists == 2
 
 
+def test_refusals_keep_the_place_for_a_while_and_then_lose_it(
+    api: FakeApi, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reflecting(client, backoff_seconds=(0.02, 0.05)) as (reflector, _):
+        eventually(lambda: api.watchers)
+        refused: list[Request] = []
+
+        def fault(request: Request) -> Answer | None:
+            refused.append(request)
+            # So does a server that has not read its RBAC objects yet.
+            return (403, status(403, "Forbidden"), {}) if len(refused) <= 4 else None
+
+        api.fault = fault
+        api.break_connections()
+        eventually(lambda: len(refused) == 5)
+        assert reflector.lists == 1
+        api.fault = lambda request: (403, status(403, "Forbidden"), {}) if request.is_watch else None
+        api.break_connections()
+        eventually(lambda: reflector.lists >= 2)
+
+
 def dead(api: FakeApi) -> None:
     api.stop()
 

@@ -19,7 +19,7 @@ from dra_gate.cluster.client import ApiError, Client, ClusterError, Gone, Object
 BACKOFF_SECONDS = (0.2, 30.0)  # first and longest wait between attempts
 WATCH_SECONDS = (240, 480)  # the server ends a watch after a time drawn from here: replicas come back one by one
 STEADY_SECONDS = 5.0  # a watch that lived this long was no failure, however it ended
-PATIENCE = 5  # overload answers in a row before the place in the stream is given up and all is listed anew
+PATIENCE = 5  # refusals in a row before the place in the stream is given up and all is listed anew
 PAGE = 500
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Reflector:
         self._born = time.monotonic()
         self._version: str | None = None  # where to go on watching; None: list first
         self._opened: float | None = None  # time.monotonic() when this round's watch was answered
-        self._overloads = 0  # in a row
+        self._refusals = 0  # in a row
         self._page = PAGE
         self._watch: Watch | None = None
         self._lock = threading.Lock()
@@ -147,10 +147,12 @@ class Reflector:
         except ApiError as caught:
             error = caught
             retry_after = caught.retry_after or 0.0
-            self._overloads += 1
-            if caught.status not in (429, 500, 502, 503) or self._overloads >= PATIENCE:
-                if isinstance(caught, Gone) and self._version is None:
-                    self._page = 0  # the pages of a list outlived it: take all at once
+            self._refusals += 1
+            if isinstance(caught, Gone) and self._version is None:
+                self._page = 0  # the list outlived its pages: take all at once
+            # A server that comes up says 429, 500, 503, and 403 until it has read who may do what: none of that makes
+            # our place in the stream void, and lists by everybody are what it can bear least.
+            if isinstance(caught, Gone) or self._refusals >= PATIENCE:
                 self._version = None
         except ClusterError as caught:
             error = caught  # no answer: the place in the stream is as good as before
@@ -182,7 +184,7 @@ class Reflector:
         if self._opened is None or time.monotonic() - self._opened < STEADY_SECONDS:
             return False
         self._backoff.reset()
-        self._overloads = 0
+        self._refusals = 0
         return True
 
     def _list(self) -> str:
