@@ -11,10 +11,10 @@ from dra_gate.cluster.client import Client
 
 
 @pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    yield fake
-    fake.stop()
+def fake() -> Iterator[FakeApi]:
+    made = FakeApi()
+    yield made
+    made.stop()
 
 
 def kubeconfig(path: Path, url: str, user: dict[str, object] | None = None) -> Path:
@@ -29,7 +29,7 @@ def kubeconfig(path: Path, url: str, user: dict[str, object] | None = None) -> P
 
 
 @pytest.fixture
-def client(api: FakeApi, tmp_path: Path) -> Iterator[Client]:
-    made = Client.connect(str(kubeconfig(tmp_path / "config", api.url)))
+def client(fake: FakeApi, tmp_path: Path) -> Iterator[Client]:
+    made = Client.connect(str(kubeconfig(tmp_path / "config", fake.url)))
     yield made
     made.close()

@@ -21,15 +21,15 @@ def thing(name: str, **extra: object) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Thing", "metadata": {"name": name}, **extra}
 
 
-def test_pages_cover_the_list_once(api: FakeApi, client: Client) -> None:
+def test_pages_cover_the_list_once(fake: FakeApi, client: Client) -> None:
     for i in range(11):
-        api.put(THINGS, thing(f"t{i:02}"))
+        fake.put(THINGS, thing(f"t{i:02}"))
     pages = list(client.list_pages(THINGS, limit=4))
     assert [len(page["items"]) for page in pages] == [4, 4, 3]
     assert [i["metadata"]["name"] for page in pages for i in page["items"]] == [f"t{i:02}" for i in range(11)]
 
 
-def test_create_replace_delete_with_preconditions(api: FakeApi, client: Client) -> None:
+def test_create_replace_delete_with_preconditions(fake: FakeApi, client: Client) -> None:
     made = client.create(THINGS, thing("a", unknown={"kept": [1, 2]}))
     assert made["unknown"] == {"kept": [1, 2]}
     with pytest.raises(Conflict) as exists:
@@ -50,30 +50,30 @@ def test_create_replace_delete_with_preconditions(api: FakeApi, client: Client) 
     assert "not found" in gone.value.message
 
 
-def test_errors_keep_what_the_status_says(api: FakeApi, client: Client) -> None:
+def test_errors_keep_what_the_status_says(fake: FakeApi, client: Client) -> None:
     body = status(403, "Forbidden", "being terminated") | {"details": {"causes": [{"reason": "NamespaceTerminating"}]}}
-    api.fault = lambda _: (403, body, {})
+    fake.fault = lambda _: (403, body, {})
     with pytest.raises(ApiError) as forbidden:
         client.get(THINGS)
     assert forbidden.value.has_cause("NamespaceTerminating")
     assert not forbidden.value.has_cause("Other")
-    api.fault = lambda _: (429, status(429, "TooManyRequests"), {"Retry-After": "7"})
+    fake.fault = lambda _: (429, status(429, "TooManyRequests"), {"Retry-After": "7"})
     with pytest.raises(ApiError) as busy:
         client.get(THINGS)
     assert (busy.value.status, busy.value.retry_after) == (429, 7.0)
-    api.fault = lambda _: (410, status(410, "Expired"), {})
+    fake.fault = lambda _: (410, status(410, "Expired"), {})
     with pytest.raises(Gone):
         list(client.list_pages(THINGS))
 
 
-def test_nothing_is_sent_twice_behind_our_back(api: FakeApi, client: Client) -> None:
+def test_nothing_is_sent_twice_behind_our_back(fake: FakeApi, client: Client) -> None:
     def reset(_: Request) -> Answer | None:
         raise ConnectionAbortedError
 
-    api.fault = reset
+    fake.fault = reset
     with pytest.raises(Unreachable):
         client.get(THINGS)
-    assert len(api.requests) == 1
+    assert len(fake.requests) == 1
 
 
 def test_dead_server_is_unreachable_at_once(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_dead_server_is_unreachable_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - began < 1.0
 
 
-def test_time_out_of_a_frozen_server(api: FakeApi, client: Client) -> None:
+def test_time_out_of_a_frozen_server(fake: FakeApi, client: Client) -> None:
     frozen = threading.Event()
-    api.fault = lambda _: frozen.wait(10) and None
+    fake.fault = lambda _: frozen.wait(10) and None
     began = time.monotonic()
     with pytest.raises(Unreachable):
         client.get(THINGS, timeout=0.3)
@@ -94,10 +94,10 @@ def test_time_out_of_a_frozen_server(api: FakeApi, client: Client) -> None:
     frozen.set()
 
 
-def test_user_agent_and_bearer_token(api: FakeApi, client: Client) -> None:
+def test_user_agent_and_bearer_token(fake: FakeApi, client: Client) -> None:
     client.get(THINGS)
-    assert api.requests[0].headers["User-Agent"] == f"dra-gate/{__version__}"
-    assert api.requests[0].headers["authorization"] == "Bearer secret"
+    assert fake.requests[0].headers["User-Agent"] == f"dra-gate/{__version__}"
+    assert fake.requests[0].headers["authorization"] == "Bearer secret"
 
 
 def only(token: str) -> object:
@@ -109,27 +109,27 @@ def only(token: str) -> object:
 
 
 def test_rotated_token_file_is_read_after_a_401(
-    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dra_gate.cluster.client.RELOAD_SECONDS", 0.2)
     token = tmp_path / "token"
     token.write_text("one")
-    client = Client.connect(str(kubeconfig(tmp_path / "config", api.url, {"tokenFile": str(token)})))
-    api.fault = only("one")  # type: ignore[assignment]
+    client = Client.connect(str(kubeconfig(tmp_path / "config", fake.url, {"tokenFile": str(token)})))
+    fake.fault = only("one")  # type: ignore[assignment]
     client.get(THINGS)
-    api.fault = only("two")  # type: ignore[assignment]
+    fake.fault = only("two")  # type: ignore[assignment]
     token.write_text("two")
     time.sleep(0.25)
     client.get(THINGS)
-    assert len(api.requests) == 3
-    api.fault = only("three")  # type: ignore[assignment]
+    assert len(fake.requests) == 3
+    fake.fault = only("three")  # type: ignore[assignment]
     with pytest.raises(ApiError) as refused:  # no storm of readings when the token is simply wrong
         client.get(THINGS)
     assert refused.value.status == 401
-    assert len(api.requests) == 4
+    assert len(fake.requests) == 4
 
 
-def test_exec_plugin_is_run_and_its_expired_token_renewed(api: FakeApi, tmp_path: Path) -> None:
+def test_exec_plugin_is_run_and_its_expired_token_renewed(fake: FakeApi, tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
         "import json, pathlib\n"
@@ -143,14 +143,14 @@ def test_exec_plugin_is_run_and_its_expired_token_renewed(api: FakeApi, tmp_path
         "apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": [str(plugin)],
         "interactiveMode": "Never",
     }}
-    client = Client.connect(str(kubeconfig(tmp_path / "config", api.url, user)))
+    client = Client.connect(str(kubeconfig(tmp_path / "config", fake.url, user)))
     client.get(THINGS)
     client.get(THINGS)
-    assert [r.headers["authorization"] for r in api.requests] == ["Bearer t2", "Bearer t3"]
+    assert [r.headers["authorization"] for r in fake.requests] == ["Bearer t2", "Bearer t3"]
 
 
-def test_context_and_what_is_no_configuration(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = kubeconfig(tmp_path / "config", api.url)
+def test_context_and_what_is_no_configuration(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = kubeconfig(tmp_path / "config", fake.url)
     assert Client.connect(str(path), context="here").get(THINGS)["items"] == []
     monkeypatch.setenv("KUBECONFIG", str(path))
     assert Client.connect().get(THINGS)["items"] == []
@@ -163,13 +163,13 @@ def test_context_and_what_is_no_configuration(api: FakeApi, tmp_path: Path, monk
         Client.connect(str(path))
 
 
-def test_watch_yields_events_and_close_wakes_a_blocked_reader(api: FakeApi, client: Client) -> None:
+def test_watch_yields_events_and_close_wakes_a_blocked_reader(fake: FakeApi, client: Client) -> None:
     watch = client.watch(THINGS, {"resourceVersion": "100", "allowWatchBookmarks": True})
     seen: list[str] = []
     reader = threading.Thread(target=lambda: seen.extend(event["type"] for event in watch))
     reader.start()
-    api.put(THINGS, thing("a"))
-    api.remove(f"{THINGS}/a")
+    fake.put(THINGS, thing("a"))
+    fake.remove(f"{THINGS}/a")
     deadline = time.monotonic() + 3
     while len(seen) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -179,19 +179,19 @@ def test_watch_yields_events_and_close_wakes_a_blocked_reader(api: FakeApi, clie
     reader.join(3)
     assert not reader.is_alive()
     assert time.monotonic() - began < 0.5
-    assert api.requests[-1].params["timeoutSeconds"] == "300"
+    assert fake.requests[-1].params["timeoutSeconds"] == "300"
 
 
-def test_watch_error_event_is_raised_as_what_it_is(api: FakeApi, client: Client) -> None:
+def test_watch_error_event_is_raised_as_what_it_is(fake: FakeApi, client: Client) -> None:
     watch = client.watch(THINGS, {"resourceVersion": "100"})
-    api.send({"type": "ERROR", "object": status(410, "Expired", "too old")})
+    fake.send({"type": "ERROR", "object": status(410, "Expired", "too old")})
     with pytest.raises(Gone, match="too old"):
         list(watch)
 
 
-def test_broken_watch_is_unreachable(api: FakeApi, client: Client) -> None:
+def test_broken_watch_is_unreachable(fake: FakeApi, client: Client) -> None:
     watch = client.watch(THINGS, {"resourceVersion": "100"})
-    threading.Timer(0.1, api.break_connections).start()
+    threading.Timer(0.1, fake.break_connections).start()
     with pytest.raises(Unreachable, match="broke off"):
         list(watch)
 

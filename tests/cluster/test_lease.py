@@ -40,18 +40,18 @@ def candidates(client: Client) -> Iterator[tuple[Candidate, Candidate]]:
         candidate.lease.stop()
 
 
-def spec(api: FakeApi) -> dict[str, Any]:
-    found: dict[str, Any] = api.objects[PATH]["spec"]
+def spec(fake: FakeApi) -> dict[str, Any]:
+    found: dict[str, Any] = fake.objects[PATH]["spec"]
     return found
 
 
 def test_first_takes_it_second_waits_and_takes_over_when_it_is_given_up(
-    api: FakeApi, candidates: tuple[Candidate, Candidate]
+    fake: FakeApi, candidates: tuple[Candidate, Candidate]
 ) -> None:
     one, two = candidates
     one.lease.start()
     eventually(one.lease.held)
-    first = spec(api)
+    first = spec(fake)
     assert (first["holderIdentity"], first["leaseDurationSeconds"], first["leaseTransitions"]) == ("one", 1, 0)
     for key in ("acquireTime", "renewTime"):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", first[key])
@@ -61,20 +61,20 @@ def test_first_takes_it_second_waits_and_takes_over_when_it_is_given_up(
         assert one.lease.held()
         assert not two.lease.held()
         time.sleep(0.01)
-    assert spec(api)["renewTime"] > first["renewTime"]
-    assert spec(api)["acquireTime"] == first["acquireTime"]
+    assert spec(fake)["renewTime"] > first["renewTime"]
+    assert spec(fake)["acquireTime"] == first["acquireTime"]
     one.lease.stop()
     assert one.words == ["started", "stopped"]
     assert not one.lease.held()
     assert eventually(two.lease.held) < 0.9  # given up: no need to wait for its end
-    assert (spec(api)["holderIdentity"], spec(api)["leaseTransitions"]) == ("two", 1)
+    assert (spec(fake)["holderIdentity"], spec(fake)["leaseTransitions"]) == ("two", 1)
     assert two.lease.holder() == "two"
 
 
 def test_dead_holder_is_followed_after_its_time_and_not_before(
-    api: FakeApi, client: Client, candidates: tuple[Candidate, Candidate]
+    fake: FakeApi, client: Client, candidates: tuple[Candidate, Candidate]
 ) -> None:
-    api.put(LEASES, {"metadata": {"name": "controller", "namespace": "dra-gate"}, "spec": {
+    fake.put(LEASES, {"metadata": {"name": "controller", "namespace": "dra-gate"}, "spec": {
         "holderIdentity": "dead", "leaseDurationSeconds": 2, "leaseTransitions": 4,
         # Its clock was a day ahead or behind: no matter, ours says how long it stays unchanged.
         "renewTime": "2099-01-01T00:00:00.000000Z", "acquireTime": "2001-01-01T00:00:00.000000Z"}})
@@ -83,65 +83,65 @@ def test_dead_holder_is_followed_after_its_time_and_not_before(
     one.lease.start()
     eventually(one.lease.held)
     assert 1.9 < time.monotonic() - began < 3.0
-    assert spec(api)["leaseTransitions"] == 5
+    assert spec(fake)["leaseTransitions"] == 5
 
 
-def test_frozen_server_ends_leading_in_time(api: FakeApi, candidates: tuple[Candidate, Candidate]) -> None:
+def test_frozen_server_ends_leading_in_time(fake: FakeApi, candidates: tuple[Candidate, Candidate]) -> None:
     one, _ = candidates
     one.lease.start()
     eventually(one.lease.held)
     thaw = threading.Event()
     frozen = time.monotonic()
-    api.fault = lambda _: thaw.wait(10) and None
+    fake.fault = lambda _: thaw.wait(10) and None
     eventually(lambda: "stopped" in one.words)
     # Less than the renew time after the last renewal, which was at most a retry ago; and before anybody may take it.
     assert one.log[-1][1] - frozen < 0.9
     assert not one.lease.held()
-    api.fault = None
+    fake.fault = None
     thaw.set()
     eventually(one.lease.held)
     assert one.words == ["started", "stopped", "started"]
 
 
-def test_short_trouble_is_survived(api: FakeApi, candidates: tuple[Candidate, Candidate]) -> None:
+def test_short_trouble_is_survived(fake: FakeApi, candidates: tuple[Candidate, Candidate]) -> None:
     one, _ = candidates
     one.lease.start()
     eventually(one.lease.held)
-    api.fault = lambda _: (503, status(503, "ServiceUnavailable"), {})
+    fake.fault = lambda _: (503, status(503, "ServiceUnavailable"), {})
     time.sleep(0.3)
-    api.fault = None
+    fake.fault = None
     time.sleep(0.7)
     assert one.words == ["started"]
 
 
 def test_edit_by_somebody_else_is_no_loss_but_another_holder_is(
-    api: FakeApi, candidates: tuple[Candidate, Candidate]
+    fake: FakeApi, candidates: tuple[Candidate, Candidate]
 ) -> None:
     one, _ = candidates
     one.lease.start()
     eventually(one.lease.held)
-    lease = api.objects[PATH]
-    api.put(LEASES, {**lease, "metadata": {**lease["metadata"], "labels": {"a": "b"}}})
+    lease = fake.objects[PATH]
+    fake.put(LEASES, {**lease, "metadata": {**lease["metadata"], "labels": {"a": "b"}}})
     time.sleep(0.5)
     assert one.words == ["started"]
-    assert api.objects[PATH]["metadata"]["labels"] == {"a": "b"}
-    api.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "thief", "leaseDurationSeconds": 60}})
+    assert fake.objects[PATH]["metadata"]["labels"] == {"a": "b"}
+    fake.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "thief", "leaseDurationSeconds": 60}})
     assert eventually(lambda: "stopped" in one.words) < 0.4
     time.sleep(0.4)
-    assert spec(api)["holderIdentity"] == "thief"
+    assert spec(fake)["holderIdentity"] == "thief"
 
 
-def test_deleted_lease_is_made_again(api: FakeApi, candidates: tuple[Candidate, Candidate]) -> None:
+def test_deleted_lease_is_made_again(fake: FakeApi, candidates: tuple[Candidate, Candidate]) -> None:
     one, _ = candidates
     one.lease.start()
     eventually(one.lease.held)
-    api.remove(PATH)
-    eventually(lambda: PATH in api.objects)
+    fake.remove(PATH)
+    eventually(lambda: PATH in fake.objects)
     time.sleep(0.3)
     assert one.words == ["started"]
 
 
-def test_never_two_leaders_through_twenty_handovers(api: FakeApi, client: Client) -> None:
+def test_never_two_leaders_through_twenty_handovers(fake: FakeApi, client: Client) -> None:
     live = [Candidate(client, f"c{i}") for i in range(3)]
     for candidate in live:
         candidate.lease.start()
@@ -154,7 +154,7 @@ def test_never_two_leaders_through_twenty_handovers(api: FakeApi, client: Client
             leading[0].lease.stop()
             live.append(Candidate(client, f"n{turn}"))
             live[-1].lease.start()
-        assert spec(api)["leaseTransitions"] >= 19
+        assert spec(fake)["leaseTransitions"] >= 19
     finally:
         for candidate in live:
             candidate.lease.stop()

@@ -281,6 +281,57 @@ def test_api_server_restart(
         assert max(r.lists for r in controller.reflectors) <= 2  # its young watch cache may not reach back to our place
 
 
+def test_sixteen_devices_a_node_bring_templates_for_sixteen(world: World, kubeconfig: Path) -> None:
+    with controlling(world, kubeconfig, grace=0.2):
+        seconds(world.complete)
+        devices = [{"name": f"g{number}"} for number in range(16)]
+        world.api.create({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"{world.own}-slice"},
+            "spec": {"driver": "gpu.nvidia.com", "nodeName": world.own, "devices": devices,
+                     "pool": {"name": world.own, "generation": 1, "resourceSliceCount": 1}},
+        })  # fmt: skip
+        try:
+            large = {world.name(16), world.name(16, 1)}
+            seconds(lambda: world.there(world.own) == world.usual(1, 2) | large)
+        finally:
+            world.api.delete("resourceslices", f"{world.own}-slice")
+        seconds(lambda: world.there(world.own) == world.usual(1, 2))
+
+
+CONTROLLER, WEBHOOK = GATE_CONTROLLER.name, "system:serviceaccount:dra-gate:dra-gate-webhook"
+DRA = "resource.k8s.io"
+
+
+@pytest.mark.parametrize(("user", "verbs", "group", "resource", "namespace", "allowed"), [
+    (CONTROLLER, "list watch", "", "namespaces pods", "", True),
+    (CONTROLLER, "list watch", DRA, "resourceslices", "", True),
+    (CONTROLLER, "list watch create delete", DRA, TEMPLATES, "", True),
+    (CONTROLLER, "create", "events.k8s.io", "events", "any", True),
+    (CONTROLLER, "create", "coordination.k8s.io", "leases", "dra-gate", True),
+    (CONTROLLER, "get update delete", "coordination.k8s.io", "leases", "dra-gate", False),  # others' Leases
+    (CONTROLLER, "create", "coordination.k8s.io", "leases", "kube-system", False),
+    (CONTROLLER, "create update patch delete", "", "pods namespaces configmaps secrets", "any", False),
+    (CONTROLLER, "get list watch", "", "secrets configmaps", "any", False),
+    (CONTROLLER, "update patch", DRA, TEMPLATES, "any", False),
+    (CONTROLLER, "create update patch delete", DRA, "resourceclaims deviceclasses resourceslices", "any", False),
+    (WEBHOOK, "list watch", "", "namespaces pods nodes", "", True),
+    (WEBHOOK, "list watch", DRA, "deviceclasses resourceclaims resourceclaimtemplates resourceslices", "", True),
+    (WEBHOOK, "list watch", "node.k8s.io", "runtimeclasses", "", True),
+    (WEBHOOK, "create update patch delete", "", "pods namespaces nodes secrets", "any", False),
+    (WEBHOOK, "create update patch delete", DRA, "resourceclaims resourceclaimtemplates", "any", False),
+    (WEBHOOK, "get list watch", "", "secrets configmaps", "any", False),
+])  # fmt: skip
+def test_rights(
+    api: Api, kubeconfig: Path, user: str, verbs: str, group: str, resource: str, namespace: str, allowed: bool
+) -> None:
+    for verb in verbs.split():
+        for one in resource.split():
+            attributes = {"verb": verb, "group": group, "resource": one, "namespace": namespace}
+            review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {},
+                      "spec": {"user": user, "resourceAttributes": attributes}}  # fmt: skip
+            assert api.create(review)["status"]["allowed"] is allowed, (verb, one)
+
+
 def run_controller(folder: Path, kubeconfig: Path, *flags: str) -> subprocess.Popen[bytes]:
     program = str(Path(sys.executable).with_name("dra-gate"))
     command = [program, "controller", "--policies", str(folder), "--kubeconfig", str(kubeconfig), *flags]
