@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -40,7 +41,7 @@ def one(policy: str, tenant: str = "", catalog: str = CATALOG) -> PolicySet:
     return load_documents({"p.yaml": "---\n".join([catalog, policy, tenant]).encode()})
 
 
-def policy(name: str = "p", version: int = 1, **spec: object) -> str:
+def policy(name: str = "p", version: int = 1, **spec: Any) -> str:
     body = {"serves": ["nvidia.com/gpu"], "candidates": ["h100"], **spec}
     head = {"apiVersion": "policy.dra-gate.io/v1alpha1", "kind": "DevicePolicy"}
     return yaml.safe_dump({**head, "metadata": {"name": name, "version": version}, "spec": body})
@@ -118,8 +119,10 @@ def test_tenant_without_quota_has_no_limit_and_rejects() -> None:
         (["a100", "h100", "others"], {"architectures": ["Hopper"]}, None),
     ],
 )
-def test_others(candidates: list[str], constraints: dict[str, object], expanded: tuple[str, ...] | None) -> None:
-    text = policy(candidates=candidates, **({"constraints": constraints} if constraints else {}))
+def test_others(candidates: list[str], constraints: dict[str, Any], expanded: tuple[str, ...] | None) -> None:
+    text = policy(candidates=candidates)
+    if constraints:
+        text = policy(candidates=candidates, constraints=constraints)
     if expanded is None:
         # Drivers that come in through others and cannot express a word are named.
         assert any("of candidate" in error for error in errors_of({"p.yaml": f"{CATALOG}---\n{text}".encode()}))

@@ -97,7 +97,7 @@ def test_scheduler_gives_exactly_what_meets_each_floor(
             for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", []):
                 assert result["request"] == "gpu/model"
                 found.setdefault(result["pool"], []).append(result["device"])
-        waiting = {}
+        waiting: dict[str, list[Any]] = {}
         for one in api.list("pods", namespace):
             for condition in one["status"].get("conditions", []):
                 if condition["type"] == "PodScheduled" and condition["status"] == "False":

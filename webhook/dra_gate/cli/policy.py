@@ -16,23 +16,15 @@ from dra_gate.cli.failure import Failure
 from dra_gate.cli.options import cluster_options, load_policies, output_option
 from dra_gate.cluster.client import Client, ClusterError, NotFound
 from dra_gate.cluster.files import InputError, load_manifests
-from dra_gate.kube.raw import Object
 from dra_gate.policy.compile import compile_template
 from dra_gate.policy.errors import PolicyError
-from dra_gate.policy.lint import Finding, cluster_of, lint
+from dra_gate.policy.lint import Cluster, Finding, cluster_of, lint
 from dra_gate.policy.load import RELEASED, PolicyErrors, load_with_warnings, read_folder, read_released
 from dra_gate.policy.model import MAX_DEVICES, PolicySet
 from dra_gate.policy.schemas import KINDS, schema
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "bright_black"}
 _DRA = "/apis/resource.k8s.io/v1/"
-_LINTED = {  # what lint reads of a live cluster; a kind that the server does not have is taken as empty
-    "ResourceSlice": _DRA + "resourceslices",
-    "DeviceClass": _DRA + "deviceclasses",
-    "DeviceTaintRule": _DRA + "devicetaintrules",
-    "Node": "/api/v1/nodes",
-}
-
 _folder = click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
@@ -76,8 +68,8 @@ def lint_command(
         raise click.exceptions.Exit(2) from None
     entries = [_entry("warning", "POLICY", warning) for warning in warnings]
     if cluster or kubeconfig or context:
-        objects = _from_files(cluster) if cluster else _from_live(kubeconfig, context)
-        entries += [_found(finding) for finding in lint(policy_set, cluster_of(objects))]
+        seen = _from_files(cluster) if cluster else _from_live(kubeconfig, context)
+        entries += [_found(finding) for finding in lint(policy_set, seen)]
     _report(entries, folder, output)
     failing = ("error", "warning") if strict else ("error",)
     if any(entry["severity"] in failing for entry in entries):
@@ -135,7 +127,9 @@ def release_command(folder: Path) -> None:
     lines = [
         f"{policy.ref} sha256:{policy.digest}" for policy in sorted(new, key=lambda p: (p.ref.name, p.ref.version))
     ]
-    separator = b"" if not before or before.endswith(b"\n") else b"\n"
+    if not before:
+        before = b"# Digests of released policy versions, added by `dra-gate policy release`. Never edit a line.\n"
+    separator = b"" if before.endswith(b"\n") else b"\n"
     _write(folder / RELEASED, before + separator + "".join(f"{line}\n" for line in lines).encode())
     for line in lines:
         click.echo(line)
@@ -216,29 +210,33 @@ def _report(entries: list[dict[str, Any]], folder: Path, output: str) -> None:
         remedy = f"; {entry['remedy']}" if entry["remedy"] else ""
         click.echo(f"{where} {severity}: {entry['message']}{remedy}")
     counted = Counter(entry["severity"] for entry in entries)
-    summary = ", ".join(f"{counted[severity]} {severity}s" for severity in ("error", "warning") if counted[severity])
+    summary = ", ".join(
+        f"{counted[severity]} {severity}{'' if counted[severity] == 1 else 's'}"
+        for severity in ("error", "warning")
+        if counted[severity]
+    )
     click.echo(summary or "no errors, no warnings", err=True)
 
 
-def _from_files(paths: Sequence[str]) -> list[dict[str, Any]]:
+def _from_files(paths: Sequence[str]) -> Cluster:
     try:
-        return load_manifests(paths)
+        return cluster_of(load_manifests(paths))
     except InputError as error:
         raise Failure(str(error)) from None
 
 
-def _from_live(kubeconfig: str | None, context: str | None) -> list[Object]:
-    objects: list[Object] = []
+def _from_live(kubeconfig: str | None, context: str | None) -> Cluster:
     try:
         client = Client.connect(kubeconfig, context)
-        for kind, path in _LINTED.items():
-            try:
-                objects += [{**obj, "kind": kind} for obj in client.list_pages(path)]
-            except NotFound:
-                continue
+        slices, classes = client.list(f"{_DRA}resourceslices").items, client.list(f"{_DRA}deviceclasses").items
+        nodes = client.list("/api/v1/nodes").items
+        try:
+            rules = client.list(f"{_DRA}devicetaintrules").items
+        except NotFound:  # served from Kubernetes 1.37
+            rules = []
     except ClusterError as error:
         raise Failure(f"the cluster cannot be read: {error}") from None
-    return objects
+    return Cluster(tuple(slices), tuple(classes), tuple(nodes), tuple(rules))
 
 
 def _write(path: Path, content: bytes) -> None:

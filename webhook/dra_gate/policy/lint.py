@@ -133,7 +133,7 @@ class _Lint:
     def _model(self, model: Model, devices: list[Published]) -> None:
         if not devices:
             count = len([d for d in self._devices if d.driver == model.driver])
-            message = f"model {model.name} matches none of the {count} devices that {model.driver} publishes"
+            message = f"model {model.name} matches none of the {_many(count, 'device')} that {model.driver} publishes"
             self._add("warning", "MODEL_MATCHES_NOTHING", model.place, message)
             return
         if all(device.unhealthy for device in devices):
@@ -175,7 +175,7 @@ class _Lint:
                     missed[name] = f"{name} has {has}"
         if missed:
             shown = "; ".join(list(missed.values())[:_SHOWN])
-            message = f"nodeLabels of model {model.name} miss {len(missed)} nodes that publish it: {shown}"
+            message = f"nodeLabels of model {model.name} miss {_many(len(missed), 'node')} that publish it: {shown}"
             self._add("warning", "NODE_LABELS", model.place, message)
 
     def _overlaps(self, by_model: Mapping[str, list[Published]]) -> None:
@@ -189,7 +189,7 @@ class _Lint:
                 shared.setdefault(tuple(owning), []).append(device)
         for names, both in shared.items():
             shown = ", ".join(str(device) for device in both[:_SHOWN])
-            message = f"models {' and '.join(names)} share {len(both)} devices: {shown}"
+            message = f"models {' and '.join(names)} share {_many(len(both), 'device')}: {shown}"
             self._add("error", "MODELS_OVERLAP", self._set.models[names[-1]].place, message)
 
     def _uncovered(self, by_model: Mapping[str, list[Published]]) -> None:
@@ -204,7 +204,8 @@ class _Lint:
                 kind = attributes.get("type")
                 left[device.driver, f"{product}{f' (type {kind})' if kind else ''}"] += 1
         for (driver, product), count in sorted(left.items()):
-            self._add("warning", "DEVICES_UNCOVERED", None, f"no model covers {count} devices of {driver}: {product}")
+            message = f"no model covers {_many(count, 'device')} of {driver}: {product}"
+            self._add("warning", "DEVICES_UNCOVERED", None, message)
 
     def _policy(self, policy: DevicePolicy, by_model: Mapping[str, list[Published]]) -> None:
         usable = 0
@@ -217,7 +218,7 @@ class _Lint:
             usable += len(kept)
             if not kept:
                 message = (
-                    f"candidate {name} of {policy.ref} matches none of its {len(devices)} devices: "
+                    f"candidate {name} of {policy.ref} matches none of its {_many(len(devices), 'device')}: "
                     f"turned away by {_counts(turned_away)}"
                 )
                 self._add("warning", "CANDIDATE_MATCHES_NOTHING", policy.place, message)
@@ -229,8 +230,8 @@ class _Lint:
                 lacking = [d for d in kept if identifier not in d.device.attributes.get(domain, {})]
                 if lacking:
                     message = (
-                        f"{len(lacking)} of {len(kept)} devices of candidate {name} of {policy.ref} do not publish "
-                        f"{attribute}: requests for more than one device never get them"
+                        f"candidate {name} of {policy.ref}: {attribute} is missing on {len(lacking)} of "
+                        f"{_many(len(kept), 'device')}, which requests for several devices never get"
                     )
                     self._add("warning", "ATTRIBUTE_MISSING", policy.place, message)
         if not usable and self._devices:
@@ -246,6 +247,10 @@ class _Lint:
 
 def _name(obj: Object) -> str:
     return text(at(obj, "metadata", "name"))
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _counts(counter: Counter[str]) -> str:

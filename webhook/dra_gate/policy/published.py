@@ -52,7 +52,8 @@ def published_devices(
         names = [text(raw.get("name")) for one in current for raw in _devices(one)]
         pool_problem = ""
         if counts != {len(current)}:
-            pool_problem = f"pool {pool} is incomplete: {len(current)} slices, resourceSliceCount {counts}"
+            wanted = " or ".join(sorted(str(count) for count in counts))
+            pool_problem = f"pool {pool} is incomplete: {len(current)} of {wanted} slices"
         elif len(set(names)) != len(names):
             pool_problem = f"pool {pool} is invalid: a device name is there twice"
         if pool_problem:
