@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,11 @@ Answer = tuple[int, dict[str, Any], dict[str, str]]
 
 def status(code: int, reason: str, message: str = "fault") -> dict[str, Any]:
     return {"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "message": message}
+
+
+def everywhere(path: str) -> str:
+    """The path of the same collection over all namespaces."""
+    return re.sub(r"/namespaces/[^/]+(?=/)", "", path)
 
 
 @dataclass
@@ -107,7 +113,7 @@ class FakeApi:
                         self._answer(410, status(410, "Expired", f"too old resource version: {since}"), {})
                         return
                     for version, path, kind, obj in fake.log:
-                        if version > since and path == request.path:
+                        if version > since and request.path in (path, everywhere(path)):
                             mine.put({"type": kind, "object": obj})
                     fake.watchers.append((request.path, mine))
                 self.send_response(200)
@@ -143,6 +149,8 @@ class FakeApi:
             if request.method == "GET" and path.rsplit("/", 1)[1].endswith("s"):
                 return self._list(request)
             if request.method == "POST":
+                if "name" not in body["metadata"]:
+                    body["metadata"]["name"] = f"{body['metadata']['generateName']}{self.version}"
                 key = f"{path}/{body['metadata']['name']}"
                 if key in self.objects:
                     return 409, status(409, "AlreadyExists"), {}
@@ -163,7 +171,11 @@ class FakeApi:
             return 405, status(405, "MethodNotAllowed"), {}
 
     def _list(self, request: Request) -> Answer:
-        items = [obj for path, obj in sorted(self.objects.items()) if path.startswith(request.path + "/")]
+        items = [
+            obj
+            for path, obj in sorted(self.objects.items())
+            if request.path in (path.rsplit("/", 1)[0], everywhere(path).rsplit("/", 1)[0])
+        ]
         start = int(request.params.get("continue", "0"))
         limit = int(request.params.get("limit", "0")) or len(items) or 1
         metadata = {"resourceVersion": str(self.version)}
@@ -175,7 +187,7 @@ class FakeApi:
     def _emit(self, collection: str, kind: str, obj: dict[str, Any]) -> None:
         self.log.append((self.version, collection, kind, obj))
         for path, mine in self.watchers:
-            if path == collection:
+            if path in (collection, everywhere(collection)):
                 mine.put({"type": kind, "object": obj})
 
     def put(self, collection: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -28,9 +28,9 @@ APPLY_PATCH = "application/apply-patch+yaml"  # server-side apply; JSON is YAML
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
-# An API server that sends bookmarks does so about once a minute. A watch that was silent for this long has probably
-# lost its peer without a FIN (a frozen process, a dropped NAT entry). Bookmarks are no promise (API concepts,
-# "Watch bookmarks"), so being wrong costs one new watch from the last version.
+# An idle watch gets a bookmark after 60 to 120 s (seen on 1.37.2). One that was silent for longer has probably lost its
+# peer without a FIN: a frozen process, a dropped NAT entry. Bookmarks are no promise (Kubernetes API concepts, "Watch
+# bookmarks"), so being wrong must be cheap: it costs one new watch from the last version.
 QUIET_SECONDS = 150.0
 RELOAD_SECONDS = 5.0  # least time between two readings of the configuration after 401s
 

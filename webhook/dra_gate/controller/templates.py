@@ -53,6 +53,7 @@ class _Name:
     """What we remember about one template name: writes under way, their echo, their pace."""
 
     writing: bool = False
+    echoed: bool = False  # an event came while writing
     echo_until: float = 0.0  # written: leave it alone until its event has come, or this has passed
     not_before: float = 0.0
     allowance: float = BURST
@@ -210,6 +211,7 @@ class TemplateController:
 
     def _echoed(self, key: Key) -> None:
         if key in self._names:
+            self._names[key].echoed = True
             self._names[key].echo_until = 0.0
         self._touch(key[0])
 
@@ -336,7 +338,7 @@ class TemplateController:
         if wait:
             self._look_again(action.namespace, wait)
             return
-        name.writing = True
+        name.writing, name.echoed = True, False
         self._work.put((0 if action.urgent else 1, next(self._sequence), action))
 
     def _look_again(self, namespace: str, when: float) -> None:
@@ -413,7 +415,7 @@ class TemplateController:
         name.backoff.reset()
         if action.verb is Verb.REPORT:
             name.reported = action.seen.uid if action.seen else ""
-        elif self._templates.get(action.namespace, {}).get(action.name) != action.seen:
+        elif name.echoed:
             self._touch(action.namespace)  # the event was faster than the answer
         else:
             name.echo_until = now + wait

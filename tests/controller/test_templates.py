@@ -1,0 +1,185 @@
+"""The template controller's manners when things go wrong, on a small fake API server."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.conftest import kubeconfig
+from cluster.fake_api import Answer, FakeApi, Request, status
+from cluster.test_reflector import eventually
+from controller.policies import policy_set
+from dra_gate.cluster.client import Client
+from dra_gate.controller import templates
+from dra_gate.controller.http import StatusServer
+from dra_gate.controller.templates import TemplateController
+
+ALL = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
+OWN = "/apis/resource.k8s.io/v1/namespaces/maple-a/resourceclaimtemplates"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeApi]:
+    made = FakeApi()
+    made.put("/api/v1/namespaces", {"metadata": {"name": "maple-a"}, "status": {"phase": "Active"}})
+    yield made
+    made.stop()
+
+
+@contextmanager
+def controlling(fake: FakeApi, tmp_path: Path, leading: list[bool] | None = None) -> Iterator[TemplateController]:
+    client = Client.connect(str(kubeconfig(tmp_path / "config", fake.url)))
+    lead = leading or [True]
+    controller = TemplateController(client, policy_set(), identity="test", leading=lambda: lead[0])
+    controller.start()
+    try:
+        yield controller
+        assert controller.problems() == []
+    finally:
+        controller.stop()
+    assert len(controller.problems()) == 9  # one planner, four writers, four reflectors: all ended
+
+
+def stored(fake: FakeApi) -> list[str]:
+    return [path for path in fake.objects if path.startswith(OWN)]
+
+
+def writes(fake: FakeApi) -> list[Request]:
+    return [request for request in fake.requests if request.method in ("POST", "DELETE")]
+
+
+def outcomes(controller: TemplateController) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for family in controller.metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == "dra_gate_controller_writes_total":
+                found[sample.labels["outcome"]] = found.get(sample.labels["outcome"], 0) + sample.value
+    return found
+
+
+def test_writes_nothing_before_it_leads_and_nothing_after(fake: FakeApi, tmp_path: Path) -> None:
+    leading = [True]
+    with controlling(fake, tmp_path, leading) as controller:
+        time.sleep(0.5)
+        assert writes(fake) == []
+        controller.activate()
+        eventually(lambda: len(stored(fake)) == 16)
+        controller.deactivate()
+        fake.remove(stored(fake)[0])
+        time.sleep(0.5)
+        assert len(writes(fake)) == 16
+        # The clock may know before the election's thread does: then nothing is written either.
+        leading[0] = False
+        controller.activate()
+        time.sleep(0.5)
+        assert len(writes(fake)) == 16
+        leading[0] = True
+        eventually(lambda: len(stored(fake)) == 16, 3)
+
+
+def test_errors_are_retried_with_growing_waits(fake: FakeApi, tmp_path: Path) -> None:
+    fake.fault = lambda r: (500, status(500, "InternalError"), {}) if r.method == "POST" else None
+    with controlling(fake, tmp_path) as controller:
+        controller.activate()
+        time.sleep(2.5)
+        # 16 names, each tried after 0, 0.2, 0.4, 0.8, 1.6 s at most, half of that at least.
+        assert 16 * 3 <= len(writes(fake)) <= 16 * 6
+        fake.fault = None
+        eventually(lambda: len(stored(fake)) == 16, 5)
+
+
+def test_a_namespace_that_ends_is_no_error_and_no_storm(fake: FakeApi, tmp_path: Path) -> None:
+    body: dict[str, Any] = status(403, "Forbidden", "unable to create new content: it is being terminated")
+    body["details"] = {"causes": [{"reason": "NamespaceTerminating", "message": "…"}]}
+    fake.fault = lambda r: (403, body, {}) if r.method == "POST" else None
+    with controlling(fake, tmp_path) as controller:
+        controller.activate()
+        eventually(lambda: len(writes(fake)) == 16)
+        time.sleep(1.0)
+        assert len(writes(fake)) == 16
+        assert outcomes(controller) == {"stale": 16.0}
+        fake.put("/api/v1/namespaces", {"metadata": {"name": "maple-a", "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+        time.sleep(2.5)
+        assert len(writes(fake)) == 16
+
+
+def test_who_undoes_our_work_cannot_keep_us_busy(fake: FakeApi, tmp_path: Path) -> None:
+    with controlling(fake, tmp_path) as controller:
+        controller.activate()
+        eventually(lambda: len(stored(fake)) == 16)
+        victim = stored(fake)[0]
+        before = len(writes(fake))
+        ends = time.monotonic() + 4
+        while time.monotonic() < ends:
+            if victim in fake.objects:
+                fake.remove(victim)
+            time.sleep(0.005)
+        # Ten at full speed, then one every two seconds.
+        assert 9 <= len(writes(fake)) - before <= 13
+        eventually(lambda: victim in fake.objects, 4)
+
+
+def test_an_edit_between_look_and_deletion_is_respected(fake: FakeApi, tmp_path: Path) -> None:
+    with controlling(fake, tmp_path) as controller:
+        controller.activate()
+        eventually(lambda: len(stored(fake)) == 16)
+        path = stored(fake)[0]
+        good = fake.objects[path]
+        raced: list[str] = []
+
+        def fault(request: Request) -> Answer | None:
+            if request.method == "DELETE" and not raced:
+                raced.append(request.path)  # its owner takes our label off while our request is on its way
+                fake.put(OWN, {**fake.objects[path], "metadata": {**good["metadata"], "labels": {}}})
+            return None
+
+        fake.fault = fault
+        labels = {**good["metadata"]["labels"], "dra-gate.io/tenant": "other"}
+        fake.put(OWN, {**good, "metadata": {**good["metadata"], "labels": labels}})
+        eventually(lambda: raced)
+        time.sleep(0.5)
+        assert fake.objects[path]["metadata"]["uid"] == good["metadata"]["uid"]
+        assert outcomes(controller)["stale"] == 1.0
+
+
+def test_a_plan_that_fails_is_made_again(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = templates.plan, []
+
+    def once_broken(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("a plan that fails")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(templates, "plan", once_broken)
+    with controlling(fake, tmp_path) as controller:
+        controller.activate()
+        eventually(lambda: len(stored(fake)) == 16)
+
+
+def test_status_server() -> None:
+    wrong: list[str] = []
+    server = StatusServer("127.0.0.1", 0, metrics=lambda: b"a_metric 1\n", problems=lambda: wrong)
+
+    def get(path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    try:
+        assert get("/metrics") == (200, "a_metric 1\n")
+        assert get("/healthz?verbose") == (200, "ok\n")
+        wrong.append("thread planner has ended")
+        assert get("/healthz") == (503, "thread planner has ended\n")
+        assert get("/other")[0] == 404
+    finally:
+        server.close()
