@@ -33,7 +33,7 @@ def check(before: dict[str, Any], after: dict[str, Any], *, only_annotations: bo
 def _no_raw_request_left(after: dict[str, Any]) -> None:
     for container in all_containers(after):
         for kind in ("limits", "requests"):
-            for name, value in container.get("resources", {}).get(kind, {}).items():
+            for name, value in (container.get("resources", {}).get(kind) or {}).items():
                 if name == GATED or name.startswith("deviceclass.resource.kubernetes.io/gpu.nvidia.com"):
                     assert Quantity.parse(value).whole() == 0, f"{container['name']} still asks for {name}"
 
@@ -62,6 +62,7 @@ def _nothing_else_changed(before: dict[str, Any], after: dict[str, Any], *, only
         for key in [key for key in annotations if key.startswith(DOMAIN)]:
             assert isinstance(annotations[key], str)
             del annotations[key]
+        # Absent, null and empty are one: the gate makes the parent where it is missing.
         if not annotations:
             pod["metadata"].pop("annotations", None)
     if not only_annotations:
@@ -77,7 +78,7 @@ def _strip_additions(was: dict[str, Any], now: dict[str, Any]) -> None:
         resources, earlier = container.get("resources", {}), previous.get("resources", {})
         _keep_first(resources, "claims", len(earlier.get("claims", [])), "claims" in earlier)
         for kind in ("limits", "requests"):
-            for source in (resources.get(kind, {}), earlier.get(kind, {})):
+            for source in (resources.get(kind) or {}, earlier.get(kind) or {}):
                 for name in [name for name in source if name.startswith(("nvidia.com/", "deviceclass."))]:
                     del source[name]
         if not resources and "resources" not in previous:
@@ -91,16 +92,25 @@ def _strip_additions(was: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def _strip_affinity(spec: dict[str, Any], old: dict[str, Any]) -> None:
-    if "affinity" not in spec:
-        return
     key = "preferredDuringSchedulingIgnoredDuringExecution"
-    affinity, earlier = spec["affinity"], old.get("affinity") or {}
-    node, earlier_node = affinity.get("nodeAffinity", {}), earlier.get("nodeAffinity") or {}
-    _keep_first(node, key, len(earlier_node.get(key, [])), key in earlier_node)
-    if not node and "nodeAffinity" not in earlier:
-        affinity.pop("nodeAffinity", None)
-    if not affinity and "affinity" not in old:
-        del spec["affinity"]
+    affinity = spec.get("affinity")
+    if not affinity:
+        return
+    earlier = old.get("affinity") or {}
+    node, earlier_node = affinity.get("nodeAffinity"), earlier.get("nodeAffinity") or {}
+    if node:
+        _keep_first(node, key, len(earlier_node.get(key, [])), key in earlier_node)
+    _as_it_was(affinity, earlier, "nodeAffinity")
+    _as_it_was(spec, old, "affinity")
+
+
+def _as_it_was(holder: dict[str, Any], earlier: dict[str, Any], key: str) -> None:
+    """A parent that the gate made, now empty again, was absent or null before."""
+    if holder.get(key) == {} and not earlier.get(key):
+        if key in earlier:
+            holder[key] = earlier[key]
+        else:
+            del holder[key]
 
 
 def _keep_first(holder: dict[str, Any], key: str, count: int, existed: bool) -> None:

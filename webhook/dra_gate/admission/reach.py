@@ -28,7 +28,7 @@ class Reach:
 
     def __init__(self, models: Iterable[Model]) -> None:
         listed = list(models)
-        self._named = {model.device_class: model.name for model in listed}
+        self._named = frozenset(model.device_class for model in listed)
         self._drivers = sorted({model.driver for model in listed})
         self._bare = [cel.Device(driver, {}, {}, allow_multiple_allocations=False) for driver in self._drivers]
         self._classes: dict[str, tuple[str, ...]] = {}
@@ -39,7 +39,7 @@ class Reach:
     @property
     def gated(self) -> Mapping[str, str]:
         """The gated classes that are known or named by the catalogue, and why each is."""
-        return {**{name: f"catalogue model {model} names it" for name, model in self._named.items()}, **self._gated}
+        return {**dict.fromkeys(self._named, "the catalogue names it"), **self._gated}
 
     @property
     def classes(self) -> Iterable[str]:
@@ -101,7 +101,7 @@ class Reach:
     def _why(self, alternative: Alternative) -> str:
         name = alternative.device_class
         if name in self._named:
-            return f"device class {name} is the one of catalogue model {self._named[name]}"
+            return f"device class {name} is one that the catalogue names"
         if name not in self._classes:
             return f"device class {name or '(none)'} is not known"
         if name not in self._gated:

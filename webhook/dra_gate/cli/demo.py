@@ -21,11 +21,13 @@ import urllib3
 import yaml
 
 from dra_gate.cli.failure import Failure
+from dra_gate.cli.options import load_policies
 from dra_gate.cluster.files import InputError, load_manifests
 from dra_gate.kube.patch import apply
 from dra_gate.kube.pod import containers, display_name, extended_resource_names
 from dra_gate.kube.raw import at, mapping, text
 from dra_gate.kube.workload import pod_of
+from dra_gate.policy.model import Constraints, Model, PolicySet
 
 _START_SECONDS = 20
 _WIDTH = 100
@@ -46,6 +48,7 @@ def command(policies: str) -> None:
       dra-gate demo --policies my-policies/
     """
     examples = Path(policies) / "examples"
+    policy_set = load_policies(policies)
     try:
         workloads = load_manifests([str(examples / "pods.yaml")])
     except InputError as error:
@@ -55,7 +58,7 @@ def command(policies: str) -> None:
         _gate(policies, examples, Path(folder)) as gate,
     ):
         for number, workload in enumerate(workloads, 1):
-            click.echo(_told(number, workload, gate))
+            click.echo(_told(number, workload, gate, policy_set))
     click.echo("Judge your own: dra-gate review --policies policies --cluster policies/examples/cluster.yaml pod.yaml")
 
 
@@ -102,7 +105,9 @@ def _gate(policies: str, examples: Path, folder: Path) -> Iterator[_Client]:
     serve = ["serve", "--policies", policies, "--cluster", str(examples / "cluster.yaml"), "--cert-dir", str(folder)]
     with (
         (folder / "log").open("w+") as log,
-        subprocess.Popen([*run, *serve, "--listen", f"127.0.0.1:{port}"], stdout=log, stderr=log) as process,
+        subprocess.Popen(  # noqa: S603 - our own program
+            [*run, *serve, "--listen", f"127.0.0.1:{port}"], stdout=log, stderr=log
+        ) as process,
     ):
         try:
             client = _Client(port, folder / "ca.crt")
@@ -117,7 +122,7 @@ def _gate(policies: str, examples: Path, folder: Path) -> Iterator[_Client]:
             process.terminate()
 
 
-def _told(number: int, workload: dict[str, Any], gate: _Client) -> str:
+def _told(number: int, workload: dict[str, Any], gate: _Client, policy_set: PolicySet) -> str:
     """One example: what was asked, what the gate said, and what changed."""
     pod = pod_of(workload) or workload
     namespace = text(at(workload, "metadata", "namespace"))
@@ -139,9 +144,32 @@ def _told(number: int, workload: dict[str, Any], gate: _Client) -> str:
     lines.append(f"   {click.style(word, fg=colour, bold=True)}  {by}")
     if not last["allowed"]:
         lines.append(_folded(last["status"]["message"]))
-    lines += [_folded(f"Warning: {warning}") for warning in (*first.get("warnings", ()), *last.get("warnings", ()))]
+    warnings = dict.fromkeys((*first.get("warnings", ()), *last.get("warnings", ())))  # the API server folds equal ones
+    lines += [_folded(f"Warning: {warning}") for warning in warnings]
+    if word == "MUTATED":
+        lines.append(_folded(_devices(policy_set, audit["policy"])))
     lines += _diff(pod, result)
     return "\n".join(lines)
+
+
+def _devices(policy_set: PolicySet, ref: str) -> str:
+    """Which models the Pod may get, in order, and why not the others."""
+    policy = next(policy for policy in policy_set.policies.values() if str(policy.ref) == ref)
+    left_out = [
+        f"{model.name} ({_why_not(model, policy.constraints)})"
+        for model in policy_set.models.values()
+        if model.name not in policy.candidates
+    ]
+    order = ", else ".join(policy.candidates)
+    return f"Gets {order}{'; never ' + ', '.join(left_out) if left_out else ''}"
+
+
+def _why_not(model: Model, constraints: Constraints) -> str:
+    if constraints.memory_min and model.memory and model.memory < constraints.memory_min:
+        return f"{model.memory} is below the floor of {constraints.memory_min}"
+    if constraints.architectures and model.architecture and model.architecture not in constraints.architectures:
+        return f"{model.architecture} is none of {', '.join(constraints.architectures)}"
+    return "the policy does not list it"
 
 
 def _asks(pod: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from dra_gate.kube.raw import at, mapping, text
 from dra_gate.kube.workload import pod_of
 
 
-class UsedCharge(click.ParamType):
+class UsedCharge(click.ParamType[tuple[str, Charge]]):
     """`TENANT=DEVICES[,MODEL=N…]`."""
 
     name = "TENANT=DEVICES[,MODEL=N...]"
