@@ -99,7 +99,6 @@ class TemplateController:
         # What the cluster looks like; written by reflector threads, under the lock.
         self._namespaces: set[str] = set()
         self._templates: dict[str, dict[str, Seen]] = {}
-        self._pods: dict[Key, frozenset[str]] = {}
         self._named: dict[str, dict[Key, frozenset[str]]] = {}
         self._slices: dict[str, SliceSeen] = {}
         self._recount = False
