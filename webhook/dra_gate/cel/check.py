@@ -6,30 +6,32 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from dra_gate.cel.environment import NEW, STORED, UNSUPPORTED, environment
-from dra_gate.cel.evaluate import UnsupportedError, closure_of
-from dra_gate.cel.library import FUNCTIONS, Budget, pattern
+from dra_gate.cel.constants import CONVERSIONS, constant_of
+from dra_gate.cel.environment import UNSUPPORTED, environment
+from dra_gate.cel.library import pattern
 from dra_gate.cel.problems import Problem
-from dra_gate.cel.tree import Call, Comprehension, ListLiteral, Literal, MapLiteral, Node, Type, UnreadableTreeError, read, walk
+from dra_gate.cel.tree import Call, ListLiteral, Literal, MapLiteral, Node, Type, UnreadableTreeError, read, walk
 from dra_gate.cel.values import EvaluationError
 
 MAX_LENGTH: Final = 10 * 1024  # bytes: resource.k8s.io/v1 CELSelectorExpressionMaxLength
+_ALWAYS: Final = "has() of a field of device is always true: leave it out"
 DEVICE_FIELDS: Final = ("driver", "attributes", "capacity", "allowMultipleAllocations")
 
 _REPORT = re.compile(r"ERROR: <input>:(\d+):(\d+): (.*)")
 _UNDECLARED = re.compile(r"undeclared reference to '([^']*)'")
 _LOOKS = re.compile(r"has\(\s*device\.(driver|attributes|capacity|allowMultipleAllocations)\s*\)")
-_CONVERSIONS = frozenset(("int", "uint", "double", "bool", "string", "bytes"))
 
 
 def parse(expression: str, attributes: str) -> tuple[Node | None, list[Problem]]:
     """The checked tree of an expression, or why there is none.
 
     `attributes` is `environment.NEW` or `environment.STORED`. A tree may come with problems: what the checker lets pass
-    and the API server or our evaluator does not.
+    and the API server does not.
     """
     if len(expression.encode()) > MAX_LENGTH:
-        message = f"the expression is {len(expression.encode())} bytes long, and Kubernetes takes {MAX_LENGTH}: shorten it"
+        message = (
+            f"the expression is {len(expression.encode())} bytes long, and Kubernetes takes {MAX_LENGTH}: shorten it"
+        )
         return None, [Problem("length", message, 1, 1)]
     try:
         checked = environment(attributes).compile(expression)
@@ -38,7 +40,7 @@ def parse(expression: str, attributes: str) -> tuple[Node | None, list[Problem]]
         return None, [Problem("unsupported", f"{error}: write it without", 1, 1)]
     except RuntimeError as error:  # all that cel-expr-python raises
         return None, sorted(_reported(str(error), expression), key=_place)
-    found = [*_result(tree, attributes), *_literals(tree), *_constants(tree), *_evaluable(tree)]
+    found = [*_result(tree, attributes, expression), *_literals(tree), *_constants(tree)]
     return tree, sorted(found, key=_place)
 
 
@@ -55,7 +57,9 @@ def _reported(report: str, expression: str) -> Iterator[Problem]:
     if not seen:
         text = report.removesuffix(" [INVALID_ARGUMENT]").strip()
         if "recursion" in text:
-            message = "the expression is nested too deeply to be checked here (32 levels): split it or use &&, || or lists"
+            message = (
+                "the expression is nested too deeply to be checked here (32 levels): split it or use &&, || or lists"
+            )
             yield Problem("unsupported", message, 1, 1)
         else:
             yield Problem("syntax", text, 1, 1)
@@ -80,7 +84,7 @@ def _explained(text: str, line: int, column: int, expression: str) -> Problem:
             return Problem("type", f"device has no such field: use {fields}", line, column)
         return Problem("unsupported", "device cannot be passed on: name its fields", line, column)
     if _LOOKS.search(expression) and "overload" in text:
-        return Problem("unsupported", "has() of a field of device is always true: leave it out", line, column)
+        return Problem("unsupported", _ALWAYS, line, column)
     return Problem("type", _suggested(text), line, column)
 
 
@@ -101,8 +105,10 @@ def _suggested(text: str) -> str:
     return f"{text}: both sides must have types that go together; dyn(x) leaves the check to run time"
 
 
-def _result(tree: Node, attributes: str) -> Iterator[Problem]:
-    if tree.type != Type("bool") and tree.type != Type(attributes):
+def _result(tree: Node, attributes: str, expression: str) -> Iterator[Problem]:
+    if _LOOKS.fullmatch(expression.strip()):
+        yield Problem("unsupported", _ALWAYS, tree.line, tree.column)
+    elif tree.type != Type("bool") and tree.type != Type(attributes):
         message = f"the expression gives {tree.type}, and a selector must give bool: compare the value with something"
         yield Problem("type", message, tree.line, tree.column)
 
@@ -114,40 +120,45 @@ def _literals(tree: Node) -> Iterator[Problem]:
         if isinstance(node, ListLiteral):
             groups = ([element for index, element in enumerate(node.elements) if index not in node.optional],)
         elif isinstance(node, MapLiteral):
-            groups = ([key for key, _, _ in node.entries], [value for _, value, optional in node.entries if not optional])
+            groups = (
+                [key for key, _, _ in node.entries],
+                [value for _, value, optional in node.entries if not optional],
+            )
         for group in groups:
             for other in group[1:]:
                 if not _goes_with(group[0].type, other.type):
-                    message = f"one list or map mixes {group[0].type} and {other.type}: use one type, or dyn() around each"
+                    message = (
+                        f"one list or map mixes {group[0].type} and {other.type}: use one type, or dyn() around each"
+                    )
                     yield Problem("type", message, other.line, other.column)
 
 
 def _goes_with(one: Type, two: Type) -> bool:
     if one.name == two.name and len(one.params) == len(two.params):
-        return all(a.name == "dyn" or b.name == "dyn" or _goes_with(a, b) for a, b in zip(one.params, two.params, strict=True))
+        return all(
+            a.name == "dyn" or b.name == "dyn" or _goes_with(a, b) for a, b in zip(one.params, two.params, strict=True)
+        )
     return False
 
 
 def _constants(tree: Node) -> Iterator[Problem]:
     """What the API server computes when it compiles: constant patterns and conversions of constants."""
     for node in walk(tree):
-        if not isinstance(node, Call) or not node.args or not isinstance(node.args[-1], Literal):
+        if not isinstance(node, Call):
             continue
-        value = node.args[1 if len(node.args) > 1 else 0]
         try:
-            if node.function in ("matches", "find", "findAll") and isinstance(value, Literal):
-                pattern(str(value.value))
-            elif node.function in _CONVERSIONS and isinstance(value, Literal):
-                FUNCTIONS[node.function](Budget(MAX_LENGTH), value.value)
+            if node.function in ("matches", "find", "findAll") and isinstance(node.args[1], Literal):
+                pattern(str(node.args[1].value))
+            elif node.function in CONVERSIONS and _converts(node.args[0]):
+                constant_of(node)
         except EvaluationError as error:
-            yield Problem("type", f"{error}: write a constant that {node.function}() takes", value.line, value.column)
+            yield Problem("type", f"{error}: write a constant that {node.function}() takes", node.line, node.column)
 
 
-def _evaluable(tree: Node) -> Iterator[Problem]:
+def _converts(node: Node) -> bool:
+    """False if folding `node` fails: that is reported where it happens, not again further up."""
     try:
-        closure_of(tree)
-    except UnsupportedError as error:
-        yield Problem("unsupported", f"{error}: say it without", error.node.line, error.node.column)
-
-
-__all__ = ["MAX_LENGTH", "NEW", "STORED", "Comprehension", "parse"]
+        constant_of(node)
+    except EvaluationError:
+        return False
+    return True

@@ -1,8 +1,8 @@
 """A static upper estimate of what an expression costs the API server, which refuses more than `MAX_COST`.
 
-The rules are those of cel-go's checker/cost.go and of k8s.io/apiserver/pkg/cel/library/cost.go with the sizes that
-k8s.io/dynamic-resource-allocation/cel declares for devices (Kubernetes 1.37). The estimate equals the API server's on all
-expressions that the tests compare; only the server's own answer is binding.
+The rules are those of cel-go's checker/cost.go and of k8s.io/apiserver/pkg/cel/library/cost.go, with the sizes that
+k8s.io/dynamic-resource-allocation/cel declares for devices (Kubernetes 1.37). The estimate equals the API server's own
+on every recorded expression (tests/cel/selectors.yaml); still, only the server's answer is binding.
 """
 
 from __future__ import annotations
@@ -379,7 +379,11 @@ def _standard(overload: str, target: _Argument | None, args: list[_Argument]) ->
 
 _COMPARED = frozenset(
     (
-        *(f"{word}_{kind}" for word in ("less", "less_equals", "greater", "greater_equals") for kind in ("string", "bytes")),
+        *(
+            f"{word}_{kind}"
+            for word in ("less", "less_equals", "greater", "greater_equals")
+            for kind in ("string", "bytes")
+        ),
         "equals",
         "not_equals",
     )
@@ -413,8 +417,18 @@ def _kubernetes(function: str, target: _Argument | None, args: list[_Argument]) 
         case ("quantity" | "isQuantity" | "semver" | "isSemver", _, [text, *_]):
             return _CallCost(_bounded(text).by(_STRING))
         case (
-            "sign" | "asInteger" | "isInteger" | "asApproximateFloat" | "isGreaterThan" | "isLessThan" | "compareTo" | "add"
-            | "sub" | "major" | "minor" | "patch",
+            "sign"
+            | "asInteger"
+            | "isInteger"
+            | "asApproximateFloat"
+            | "isGreaterThan"
+            | "isLessThan"
+            | "compareTo"
+            | "add"
+            | "sub"
+            | "major"
+            | "minor"
+            | "patch",
             _,
             _,
         ):

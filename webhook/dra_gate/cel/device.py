@@ -32,8 +32,8 @@ class DomainMap(dict[str, dict[str, Any]]):
 class Device:
     """One published device.
 
-    `attributes` and `capacity` map domain -> id -> value; any mappings will do, they are copied. A list attribute (alpha
-    in 1.37) is a tuple.
+    `attributes` and `capacity` map domain -> id -> value; any mappings will do, they are copied. A list attribute
+    (alpha in 1.37) is a tuple.
     """
 
     driver: str
@@ -52,8 +52,8 @@ class Device:
 def device_of(driver: str, device: Mapping[str, Any]) -> Device:
     """Reads one entry of a ResourceSlice's `spec.devices`.
 
-    A bare name goes under the driver's name, `domain/id` under its domain. Raises ValueError, with the path of the field,
-    for what the API server refuses: no value or two, a bad quantity, a version that is not semver 2.0.0.
+    A bare name goes under the driver's name, `domain/id` under its domain. Raises ValueError, with the path of the
+    field, for what the API server refuses: no value or two, a bad quantity, a version that is not semver 2.0.0.
     """
     attributes = DomainMap()
     for name, entry in _mapping(device.get("attributes"), "attributes").items():

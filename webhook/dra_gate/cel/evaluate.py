@@ -1,18 +1,42 @@
 """Evaluation: each node of the checked tree becomes one Python closure over a frame.
 
-A frame is a list: the device's four fields, the budget, then one slot for each variable that is in scope. Closures return
-a value of `values` or raise EvaluationError; BudgetExceeded passes through everything.
+A frame is a list: the device's four fields, the budget, then one slot for each variable. Closures return a value of
+`values` or raise EvaluationError; BudgetExceeded passes through everything.
 """
 
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from dra_gate.cel.constants import constant_of
 from dra_gate.cel.device import DomainMap
-from dra_gate.cel.library import FUNCTIONS, Budget, pattern, pay
-from dra_gate.cel.tree import Call, Comprehension, ListLiteral, Literal, MapLiteral, Name, Node, Select
+from dra_gate.cel.library import (
+    DYNAMIC_PATTERN,
+    PLAIN,
+    PRICED,
+    WEIGHTS,
+    Budget,
+    function_of,
+    is_in,
+    matches,
+    pattern,
+    pay,
+)
+from dra_gate.cel.tree import (
+    Call,
+    Comprehension,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Name,
+    Node,
+    Select,
+    Uint,
+    children,
+)
 from dra_gate.cel.values import (
     KINDS,
     LISTS,
@@ -27,7 +51,9 @@ from dra_gate.cel.values import (
     keys_of,
     no_such_overload,
     ordered,
+    text_of,
 )
+from dra_gate.kube.semver import Semver
 
 Frame = list[Any]
 Closure = Callable[[Frame], Any]
@@ -36,6 +62,8 @@ FIELDS: Final = ("device.attributes", "device.capacity", "device.driver", "devic
 BUDGET: Final = len(FIELDS)  # the budget's slot
 _TYPES: Final = {name: TypeName(name) for name in (*KINDS.values(), "optional_type")}
 _ORDERINGS: Final = {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}
+_PLAIN: Final = re.compile(r"(?P<start>\^?)(?P<word>[A-Za-z0-9 _,:/-]+)(?P<end>\$?)", re.ASCII)
+_HASHED: Final = frozenset((str, int, Uint, float, bool, type(None)))  # what cel-go puts into a set
 _PURE: Final = ("quantity", "semver", "isQuantity", "isSemver", "-_")  # of constants alone: computed once
 
 
@@ -61,9 +89,10 @@ class _Builder:
         self.slots = BUDGET + 1
 
     def build(self, node: Node, scope: dict[str, int]) -> Closure:
+        constant = constant_of(node)
+        if constant is not None:
+            return _constant(constant.value)
         match node:
-            case Literal():
-                return _constant(node.value)
             case Name():
                 return self._name(node, scope)
             case Select():
@@ -133,15 +162,21 @@ class _Builder:
             return self._equality(node, scope)
         if node.function in _ORDERINGS:
             return _ordering(_ORDERINGS[node.function], *(self.build(arg, scope) for arg in node.args))
-        function = FUNCTIONS.get(node.function)
+        function = function_of(node.function)
         if function is None:
             raise UnsupportedError(f"{node.function}() is not understood here", node)
         args = [self.build(arg, scope) for arg in node.args]
-        if all(isinstance(arg, Literal) for arg in node.args) and node.function in _PURE:
+        if node.function == "@in" and "in_list" in node.overloads:
+            members = constant_of(node.args[1])
+            if members is not None:
+                return _membership(args[0], members.value)
+        if node.function in _PURE and all(constant_of(arg) is not None for arg in node.args):
             return _folded(function, args)
         if node.function == "matches" and isinstance(node.args[1], Literal):
             return _matches(args[0], str(node.args[1].value))
-        return _applied(function, args)
+        if node.function in PLAIN:
+            return _applied(PLAIN[node.function], args)
+        return _priced(PRICED[node.function], args)
 
     def _index(self, node: Call, scope: dict[str, int]) -> Closure:
         operand, key = node.args
@@ -161,8 +196,6 @@ class _Builder:
 
     def _list(self, node: ListLiteral, scope: dict[str, int]) -> Closure:
         parts = [(self.build(element, scope), index in node.optional) for index, element in enumerate(node.elements)]
-        if all(isinstance(element, Literal) for element in node.elements):
-            return _constant([element.value for element in node.elements if isinstance(element, Literal)])
 
         def make(frame: Frame) -> list[Any]:
             frame[BUDGET].spend(len(parts))
@@ -189,8 +222,6 @@ class _Builder:
                     if not _optional(value).present:
                         continue
                     value = value.value
-                if key in made:
-                    raise EvaluationError("Failed with repeated key")
                 made[key] = value
             return made
 
@@ -216,17 +247,19 @@ class _Builder:
         inner = {**scope, node.variable: slots[0]}
         if node.variable2 is not None:
             inner[node.variable2] = slots[1]
-        items = _iteration(self.build(node.range, scope), two=node.variable2 is not None)
+        items = _iteration(self.build(node.range, scope), two=node.variable2 is not None, steps=2 + _weight(node.step))
         accumulator = node.accumulator
         match node.step:
             case Call(function="_||_" | "_&&_" as join, args=(Name(name=name), predicate)) if name == accumulator:
                 return _quantifier(items, slots, self.build(predicate, inner), stop=join == "_||_")
             case Call(function="_?_:_", args=(condition, then, Name(name=name))) if name == accumulator:
-                test = self.build(condition, inner)
+                test: Closure | None = self.build(condition, inner)
             case then:
                 test = None
         match then:
-            case Call(function="_+_", args=(Name(name=name), Literal(value=1))) if name == accumulator and test:
+            case Call(function="_+_", args=(Name(name=name), Literal(value=1))) if (
+                name == accumulator and test is not None
+            ):
                 return _exactly_one(items, slots, test)
             case Call(function="_+_", args=(Name(name=name), ListLiteral(elements=(element,)))) if name == accumulator:
                 return _collected(items, slots, test, self.build(element, inner))
@@ -236,7 +269,7 @@ class _Builder:
 
 
 def _constant(value: Any) -> Closure:
-    return lambda frame: value
+    return lambda _: value
 
 
 class _Lazy:
@@ -381,7 +414,7 @@ def _absorbing(frame: Frame, first: Any, right: Closure, *, winner: bool) -> boo
     """The right side after a left side that is an error or no bool."""
     try:
         if right(frame) is winner:
-            return winner
+            return bool(winner)
     except EvaluationError:
         pass
     raise first if isinstance(first, EvaluationError) else no_such_overload()
@@ -432,7 +465,7 @@ def _equal_to_text(operand: Closure, text: str, wanted: bool) -> Closure:
 
         def is_text(frame: Frame) -> bool:
             value = operand(frame)
-            return value == text if type(value) is str else equal(value, text)
+            return bool(value == text) if type(value) is str else equal(value, text)
 
         return is_text
     return _equality(operand, _constant(text), wanted)
@@ -474,7 +507,14 @@ def _ordering(test: Callable[[Any, Any], bool], left: Closure, right: Closure) -
 def _applied(function: Callable[..., Any], args: list[Closure]) -> Closure:
     if len(args) == 1:
         (only,) = args
-        return lambda frame: function(frame[BUDGET], only(frame))
+        return lambda frame: function(only(frame))
+    if len(args) == 2:
+        first, second = args
+        return lambda frame: function(first(frame), second(frame))
+    return lambda frame: function(*(arg(frame) for arg in args))
+
+
+def _priced(function: Callable[..., Any], args: list[Closure]) -> Closure:
     if len(args) == 2:
         first, second = args
         return lambda frame: function(frame[BUDGET], first(frame), second(frame))
@@ -487,16 +527,39 @@ def _folded(function: Callable[..., Any], args: list[Closure]) -> Closure:
     try:
         return _constant(function(Budget(1_000_000), *(arg(frame) for arg in args)))
     except EvaluationError:
-        return _applied(function, args)
+        return _priced(function, args)
+
+
+def _membership(operand: Closure, members: list[Any]) -> Closure:
+    """`in` a constant list, for which cel-go has a set: nothing is in an empty one, and some values have no hash."""
+    if not members:
+        return _constant(False)
+    if not all(type(member) in _HASHED for member in members):
+        return lambda frame: is_in(frame[BUDGET], operand(frame), members)
+    texts = frozenset(member for member in members if type(member) is str)
+
+    def member(frame: Frame) -> bool:
+        value = operand(frame)
+        if type(value) is str:
+            return value in texts
+        if type(value) is Semver or type(value) is bytes:
+            name = "cel.Semver" if type(value) is Semver else "types.Bytes"
+            raise EvaluationError(f"internal error: runtime error: hash of unhashable type {name}")
+        return is_in(frame[BUDGET], value, members)
+
+    return member
 
 
 def _matches(operand: Closure, regex: str) -> Closure:
-    """`matches` with a constant pattern, compiled once."""
+    """`matches` with a constant pattern, compiled once; one without special characters needs no RE2."""
+    plain = _PLAIN.fullmatch(regex)
+    if plain is not None:
+        return _matches_plain(operand, plain["word"], at_start=bool(plain["start"]), at_end=bool(plain["end"]))
     weight = 1 + len(regex) // 4
     try:
         search = pattern(regex).search
     except EvaluationError:
-        return _applied(FUNCTIONS["matches"], [operand, _constant(regex)])
+        return _priced(matches, [operand, _constant(regex)])
 
     def match(frame: Frame) -> bool:
         text = operand(frame)
@@ -508,22 +571,63 @@ def _matches(operand: Closure, regex: str) -> Closure:
     return match
 
 
-# --- loops --------------------------------------------------------------------------------------------------------------
+def _matches_plain(operand: Closure, word: str, *, at_start: bool, at_end: bool) -> Closure:
+    def match(frame: Frame) -> bool:
+        text = operand(frame)
+        if type(text) is not str:
+            raise no_such_overload()
+        if at_start:
+            return bool(text == word) if at_end else text.startswith(word)
+        if at_end:
+            return text.endswith(word)
+        frame[BUDGET].spend_text(len(text))
+        return word in text
+
+    return match
+
+
+# --- loops ------------------------------------------------------------------------------------------------------------
 
 
 Items = Callable[[Frame], Iterable[Any]]
 
 
-def _iteration(closure: Closure, *, two: bool) -> Items:
-    """What a loop runs over: elements or keys, or with two variables (index, element) or (key, value)."""
+def _weight(node: Node) -> int:
+    """Steps of evaluating `node` once; loops inside it pay for their own rounds."""
+    match node:
+        case Comprehension(is_bind=True):
+            return 4 + _weight(node.init) + _weight(node.result)
+        case Comprehension():
+            return 6 + _weight(node.range)
+        case Call(function=function):
+            own = WEIGHTS.get(function, 2)
+            if function in ("matches", "find", "findAll") and not isinstance(node.args[1], Literal):
+                own += DYNAMIC_PATTERN
+            return own + sum(map(_weight, node.args))
+        case ListLiteral() | MapLiteral() if constant_of(node) is not None:
+            return 1
+    return 1 + sum(map(_weight, children(node)))
+
+
+def _iteration(closure: Closure, *, two: bool, steps: int) -> Items:
+    """What a loop runs over: elements or keys, or with two variables (index, element) or (key, value).
+
+    Each round pays `steps`.
+    """
+
+    def paid(frame: Frame, values: Iterable[Any]) -> Iterable[Any]:
+        spend = frame[BUDGET].spend
+        for value in values:
+            spend(steps)
+            yield value
 
     def items(frame: Frame) -> Iterable[Any]:
         value = closure(frame)
         kind = type(value)
         if kind in LISTS:
-            return enumerate(value) if two else value
+            return paid(frame, enumerate(value) if two else value)
         if kind in MAPS:
-            return zip(keys_of(value), value.values(), strict=True) if two else keys_of(value)
+            return paid(frame, zip(keys_of(value), value.values(), strict=True) if two else keys_of(value))
         raise EvaluationError(f"got '{KINDS.get(kind, 'unknown')}', expected iterable type")
 
     return items
@@ -547,14 +651,12 @@ def _quantifier(items: Items, slots: list[int], predicate: Closure, *, stop: boo
 
     def quantify(frame: Frame) -> bool:
         failure: EvaluationError | None = None
-        budget = frame[BUDGET]
         for item in items(frame):
-            budget.spend(2)
             store(frame, item)
             try:
                 answer = predicate(frame)
                 if answer is stop:
-                    return stop
+                    return bool(stop)
                 if answer is not (not stop):
                     raise no_such_overload()
             except EvaluationError as error:
@@ -572,7 +674,6 @@ def _exactly_one(items: Items, slots: list[int], test: Closure) -> Closure:
     def exists_one(frame: Frame) -> bool:
         count = 0
         for item in items(frame):
-            frame[BUDGET].spend(2)
             store(frame, item)
             count += _truth(test(frame))
         return count == 1
@@ -587,7 +688,6 @@ def _collected(items: Items, slots: list[int], test: Closure | None, element: Cl
     def collect(frame: Frame) -> list[Any]:
         made: list[Any] = []
         for item in items(frame):
-            frame[BUDGET].spend(2)
             store(frame, item)
             if test is None or _truth(test(frame)):
                 made.append(element(frame))
@@ -603,7 +703,6 @@ def _mapped(items: Items, slots: list[int], test: Closure | None, parts: list[Cl
     def insert(frame: Frame) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
         for item in items(frame):
-            frame[BUDGET].spend(2)
             store(frame, item)
             if test is not None and not _truth(test(frame)):
                 continue
@@ -611,7 +710,7 @@ def _mapped(items: Items, slots: list[int], test: Closure | None, parts: list[Cl
             entries = [(key_of(values[0]), values[1])] if len(values) == 2 else list(values[0].items())
             for key, value in entries:
                 if key in made:
-                    raise EvaluationError(f"insert failed: key '{key}' already exists")
+                    raise EvaluationError(f"insert failed: key {text_of(key)} already exists")
                 made[key] = value
         return made
 

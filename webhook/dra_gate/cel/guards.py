@@ -1,12 +1,12 @@
 """Finds reads that fail when a device lacks a key.
 
-The scheduler evaluates selectors on every device of a driver it knows, and one `no such key` ends the scheduling attempt
-for all nodes. So each read must be guarded: `has(x) && … x …`, `'id' in domain && …`, `.?x`, `[?'x']`.
+The scheduler evaluates selectors on every device that may serve, and one `no such key` ends the scheduling attempt for
+all nodes. So each read must be guarded: `has(x) && … x …`, `'id' in domain && …`, `.?x`, `[?'x']`.
 
 The analysis asks, for each node: which reads may fail in a state where these keys are known to be there? `&&` and `||`
-absorb errors in both directions, so what their other operands establish counts, whichever side it stands on. It is sound
-for missing keys: an expression without findings never fails for one, provided that the values that are there have the
-types that it uses. It may report a read that is in fact safe, where the guard takes a form that it does not follow.
+absorb errors in both directions, so what their other operands establish counts, on whichever side it stands. It is
+sound for missing keys: an expression without findings never fails for one, provided that the values that are there have
+the types that it uses. It may report a read that is safe, where the guard takes a form that it does not follow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Loop:
     holds_key: bool
 
 
-class _TooInvolved(Exception):  # noqa: N818 - never leaves this module
+class _TooInvolved(Exception):
     pass
 
 
@@ -65,7 +65,7 @@ class _Analysis:
     # --- names --------------------------------------------------------------------------------------------------------
 
     def resolve(self, node: Node, scope: dict[str, Node | _Loop]) -> None:
-        """Notes for each name what it stands for: cel.bind is lazy, so a bound name is its value, wherever it is read."""
+        """Notes what each name stands for: cel.bind is lazy, so a bound name is its value wherever it is read."""
         if isinstance(node, Name):
             if node.name in scope:
                 self.bound[id(node)] = scope[node.name]

@@ -11,7 +11,7 @@ Kind = Literal["length", "syntax", "type", "unguarded", "cost", "unsupported"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with an expression. `line` and `column` count from 1 within it; `message` says what to write instead.
+    """One thing wrong with an expression. `line` and `column` count from 1; `message` says what to write instead.
 
     Kinds: `length`, `syntax` and `type` are refused by the API server too, `cost` by our estimate of its limit;
     `unguarded` is accepted there and stops scheduling as soon as a device lacks the key; `unsupported` may be good CEL

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from dra_gate.cel.check import NEW, STORED, parse
+from dra_gate.cel.check import parse
 from dra_gate.cel.cost import MAX_COST, UNLIMITED, max_cost
 from dra_gate.cel.device import Device
-from dra_gate.cel.evaluate import FIELDS, Closure, closure_of
+from dra_gate.cel.environment import NEW, STORED
+from dra_gate.cel.evaluate import FIELDS, Closure, UnsupportedError, closure_of
 from dra_gate.cel.guards import unguarded
 from dra_gate.cel.library import Budget
 from dra_gate.cel.problems import CelError, Problem
+from dra_gate.cel.tree import Node
 from dra_gate.cel.values import KINDS, EvaluationError
 
 DEFAULT_STEPS: Final = 1_000_000
 
 
 class Program:
-    """A compiled selector. It holds no state: one program may be evaluated for any number of devices, from any thread."""
+    """A compiled selector. It holds no state: one program serves any number of devices, from any thread."""
 
     __slots__ = ("_closure", "_spare", "expression")
 
@@ -57,8 +59,10 @@ def compile(expression: str) -> Program:  # noqa: A001 - what it is called every
     tree, problems = parse(expression, STORED)
     if tree is None or problems:
         raise CelError(problems)
-    closure, slots = closure_of(tree)
-    return Program(expression, closure, slots)
+    try:
+        return Program(expression, *closure_of(tree))
+    except UnsupportedError as error:
+        raise CelError([_unsupported(error)]) from error
 
 
 def check(expression: str, label: str | None = None) -> list[Problem]:
@@ -70,6 +74,7 @@ def check(expression: str, label: str | None = None) -> list[Problem]:
     tree, problems = parse(expression, NEW)
     if tree is not None:
         problems += unguarded(tree)
+        problems += _unsupported_in(tree)
         cost = max_cost(tree)
         if cost > MAX_COST:
             problems.append(Problem("cost", _too_costly(cost), tree.line, tree.column))
@@ -78,9 +83,23 @@ def check(expression: str, label: str | None = None) -> list[Problem]:
     return sorted(problems, key=lambda problem: (problem.line, problem.column))
 
 
+def _unsupported(error: UnsupportedError) -> Problem:
+    return Problem("unsupported", f"{error}: say it without", error.node.line, error.node.column)
+
+
+def _unsupported_in(tree: Node) -> list[Problem]:
+    try:
+        closure_of(tree)
+    except UnsupportedError as error:
+        return [_unsupported(error)]
+    except EvaluationError:
+        return []  # a constant that cannot be converted, which the type check has reported
+    return []
+
+
 def _too_costly(cost: int) -> str:
     text = "without a bound" if cost > UNLIMITED // 2**16 else f"{cost:,}"
     return (
-        f"the API server would refuse this: its estimated cost is {text}, the limit {MAX_COST:,}. Text from orValue() or a "
-        "join has no known size: write has(x) && x.contains(…) instead of x.orValue('').contains(…)"
+        f"the API server would refuse this: its estimated cost is {text}, the limit {MAX_COST:,}. Text from orValue() "
+        "or a join has no known size: write has(x) && x.contains(…) instead of x.orValue('').contains(…)"
     )

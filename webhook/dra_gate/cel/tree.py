@@ -1,7 +1,7 @@
 """The checked expression as a tree of small values, read from the checker's protobuf (cel.expr.CheckedExpr).
 
-Macros arrive expanded: `all`, `exists`, `map`, `filter` and `cel.bind` are `Comprehension`, `has(x.y)` is a `Select` with
-`test` set. `device.driver` and the other fields of `device` arrive as one `Name`.
+Macros arrive expanded: `all`, `exists`, `map`, `filter` and `cel.bind` are `Comprehension`, `has(x.y)` is a `Select`
+with `test` set. `device.driver` and the other fields of `device` arrive as one `Name`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _WELL_KNOWN = ("", "any", "timestamp", "duration")
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A static type: `name` in CEL's words (int, list, map, optional_type, kubernetes.Quantity …) and its parameters."""
+    """A static type: `name` in CEL's words (int, list, map, optional_type, kubernetes.Quantity …), and parameters."""
 
     name: str
     params: tuple[Type, ...] = ()
@@ -134,7 +134,7 @@ class Select(Node):
 
 @dataclass(frozen=True, slots=True)
 class Call(Node):
-    """A function or operator. `args` starts with the receiver where `member`; `overloads` are the checker's candidates."""
+    """A function or operator. `args` starts with the receiver if `member`; `overloads` are the checker's candidates."""
 
     function: str
     member: bool
@@ -241,7 +241,7 @@ class _Reader:
         match expr.WhichOneof("kind"):
             case "const":
                 kind = expr.const.WhichOneof("kind")
-                value = None if kind == "null" else getattr(expr.const, kind or "null")
+                value: Any = None if kind == "null" else getattr(expr.const, kind or "null")
                 return Literal(*head, Uint(value) if kind == "uint" else value)
             case "ident":
                 return Name(*head, expr.ident.name)

@@ -21,11 +21,11 @@ class EvaluationError(Exception):
     """A CEL run-time error, worded as the scheduler words it. `&&`, `||` and the quantifiers may absorb it."""
 
 
-class BudgetExceeded(Exception):  # noqa: N818 - no EvaluationError: nothing in an expression can absorb it
+class BudgetExceeded(Exception):
     """The expression did more work than its budget allows; its result is unknown."""
 
 
-class NoSuchKey(EvaluationError):  # noqa: N818 - named after its message
+class NoSuchKey(EvaluationError):
     """A map has no such key: what a missing attribute or capacity becomes."""
 
     def __init__(self, key: object) -> None:

@@ -60,7 +60,9 @@ class Quantity:
     @classmethod
     def of(cls, value: Fraction | int) -> Self:
         """The quantity of a number that was computed; anything finer than a billionth is rounded away from zero."""
-        number = _round_to_nano(Fraction(value))
+        number = Fraction(value)
+        if number.denominator != 1:
+            number = _round_to_nano(number)
         if number.denominator == 1:
             return cls(number, str(number.numerator), 0 if abs(number) <= _INT64_MAX else None)
         return cls(number, f"{(number * _NANO).numerator}n", None)
@@ -94,8 +96,7 @@ class Quantity:
             scale = self.scale if not other.value else other.scale
         else:
             scale = min(self.scale, other.scale)
-            parts = (self.value, other.value, value)
-            if any(abs(part) > _INT64_MAX * Fraction(10) ** scale for part in parts):
+            if not all(_fits(part, scale) for part in (self.value, other.value, value)):
                 scale = None
         return replace(Quantity.of(value), scale=scale)
 
@@ -158,6 +159,12 @@ def _small_form_scale(numerator: str, fraction: str, binary: int | None, exponen
     room = 15 - len(numerator) - binary * 3 // 10 - 1
     fits = not fraction and room >= 0 and int(numerator) << binary <= _INT64_MAX
     return 0 if fits else None
+
+
+def _fits(value: Fraction, scale: int) -> bool:
+    """Whether value / 10**scale fits into an int64."""
+    up, down = (10**scale, 1) if scale >= 0 else (1, 10**-scale)
+    return abs(value.numerator) * down <= _INT64_MAX * up * value.denominator
 
 
 def _round_to_nano(value: Fraction) -> Fraction:
