@@ -87,7 +87,7 @@ class Lease:
         return self
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Stop leading, give the Lease up so that another may take it at once; waits at most `timeout` seconds."""
+        """Stop leading, give the Lease up so that whoever asks next has it; waits at most `timeout` seconds."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
