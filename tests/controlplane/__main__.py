@@ -35,7 +35,8 @@ def main() -> int:
     measured.add_argument("--pods", type=int, default=400, help="default: %(default)s")
     measured.add_argument("--stock-rates", action="store_true", help="with the default client rate limits")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(number, _interrupt)
     try:
         if arguments.verb == "build":
             print(ensure_programs())

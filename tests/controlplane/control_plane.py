@@ -161,12 +161,12 @@ class ControlPlane:
             raise
 
     def close(self, *, keep: bool = False) -> None:
-        """Kills every process; there is nothing to save. Removes the run folder unless asked to keep it."""
+        """Kills every process; there is nothing to save. Removes the run folder; a kept one loses only etcd's data."""
         self.processes.close()
         for api in self._apis.values():
             api.close()
-        if not (keep or self._keep):
-            shutil.rmtree(self.run_dir, ignore_errors=True)
+        kept = keep or self._keep
+        shutil.rmtree(self.run_dir / "etcd" if kept else self.run_dir, ignore_errors=True)
 
     def start(self, component: str, *, wait: bool = True) -> None:
         """Starts a component (again), by default waiting until it is healthy; same port, same data."""

@@ -1,4 +1,4 @@
-"""What only a kubelet would write, written by hand and labelled as constructed (`status.reason`, `status.message`).
+"""What only a kubelet would write, written by hand and labelled as constructed in `status.message`.
 
 There is no kubelet in the kit: bound Pods stay Pending, and a graceful delete never finishes, until one of these is
 called or a `PlayedKubelet` runs.
@@ -12,7 +12,6 @@ from types import TracebackType
 
 from controlplane.api import STRATEGIC, Api, ApiError, Object
 
-REASON = "Constructed"
 MESSAGE = "written by the control-plane kit: there is no kubelet"
 
 
@@ -107,7 +106,6 @@ def _set_phase(api: Api, namespace: str, name: str, phase: str, exit_code: int =
     conditions = [{"type": kind, "status": yes_no, "lastTransitionTime": now} for kind in ("Ready", "ContainersReady")]
     body: Object = {
         "phase": phase,
-        "reason": REASON,
         "message": MESSAGE,
         "startTime": now,
         "conditions": conditions,

@@ -182,7 +182,7 @@ def test_the_kubelet_s_part_is_written_and_labelled(api: Api, install_fleet: Ins
     install_fleet("demo")
     bind(api, namespace, "a")
     status = kubelet.mark_running(api, namespace, "a")["status"]
-    assert (status["phase"], status["reason"]) == ("Running", "Constructed")
+    assert (status["phase"], status["message"]) == ("Running", kubelet.MESSAGE)
     assert {"Ready": "True", "ContainersReady": "True"}.items() <= {
         c["type"]: c["status"] for c in status["conditions"]
     }.items()
