@@ -5,7 +5,7 @@
         with Gate(plane, Path("policies"), replicas=2):          # gate: serve, controller, webhooks by URL
             plane.api().create(pod, "lilac-train")               # api: raw JSON, as any user
 
-Tests use the fixtures of `tests/conftest.py`; people use `python -m controlplane up` (also `build` and `rate`). There is
-no kubelet and no kube-proxy: what only a kubelet would write is written by `kubelet` and says so in the object; in the
-place of a Service stands `forwarder`. `build` makes the programs from source once and keeps them in the user's cache.
+Tests use the fixtures of `tests/conftest.py`; people use `python -m controlplane up` (also `build` and `rate`). `build`
+makes the programs from source once and keeps them in the user's cache. There is no kubelet and no kube-proxy: what only
+a kubelet would write is written by `kubelet` and says so in the object; `forwarder` stands where a Service would.
 """
