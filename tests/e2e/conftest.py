@@ -1,4 +1,4 @@
-"""One control plane with the gate for all end-to-end tests; each module brings its own fleet."""
+"""The gate on the session's control plane, for all end-to-end tests."""
 
 from __future__ import annotations
 
@@ -9,43 +9,23 @@ import pytest
 
 from controlplane.api import Api
 from controlplane.control_plane import ControlPlane
-from controlplane.fleet import Fleet
+from controlplane.fixture_types import InstallFleet
 from controlplane.gate import Gate
 from e2e import scene
 
 POLICIES = Path(__file__).parent / "policies"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gate(control_plane: ControlPlane) -> Iterator[Gate]:
+    """Two replicas and the controller; gone again after the module, so that other tests' Pods are not judged."""
     with Gate(control_plane, POLICIES, replicas=2) as installed:
         yield installed
 
 
-@pytest.fixture(scope="session")
-def api(control_plane: ControlPlane) -> Api:
-    return control_plane.api()
-
-
-@pytest.fixture(scope="module")
-def fleet_of(api: Api) -> Iterator[Callable[[str], Fleet]]:
-    """Installs a fleet by name for one module, and removes it after."""
-    installed: list[Fleet] = []
-
-    def install(name: str) -> Fleet:
-        fleet = Fleet.load(name)
-        fleet.install(api)
-        installed.append(fleet)
-        return fleet
-
-    yield install
-    for fleet in installed:
-        fleet.remove(api)
-
-
 @pytest.fixture
-def clean(api: Api) -> Iterator[Callable[[str], str]]:
-    """Makes a gated namespace, and empties it after the test."""
+def clean(api: Api, install_fleet: InstallFleet) -> Iterator[Callable[[str], str]]:
+    """Makes a gated namespace, and empties it after the test, before the fleet goes."""
     made: list[str] = []
 
     def make(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The main promise: the first candidate, else the next, never one that breaks a constraint; and the order holds across nodes."""
+"""The main promise: the first candidate, else the next, never one that breaks a constraint; across nodes too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from controlplane.api import Api
-from controlplane.fleet import Fleet
+from controlplane.fixture_types import InstallFleet
 from controlplane.gate import Gate
 from controlplane.rate import plain_template
 from e2e import scene
@@ -18,13 +18,12 @@ from e2e.order import run_pods
 
 pytestmark = pytest.mark.controlplane
 Clean = Callable[[str], str]
-FleetOf = Callable[[str], Fleet]
 
 
 def test_h100_first_then_a100_in_device_order_and_a_ninth_waits(
-    gate: Gate, api: Api, fleet_of: FleetOf, clean: Clean
+    gate: Gate, api: Api, install_fleet: InstallFleet, clean: Clean
 ) -> None:
-    fleet_of("four-and-four")
+    install_fleet("four-and-four")
     namespace = clean("e2e-ordered")
     got = []
     for number in range(8):
@@ -40,10 +39,10 @@ def test_h100_first_then_a100_in_device_order_and_a_ninth_waits(
 
 
 def test_a_floor_is_never_given_up_and_others_is_nothing_else(
-    gate: Gate, api: Api, fleet_of: FleetOf, clean: Clean
+    gate: Gate, api: Api, install_fleet: InstallFleet, clean: Clean
 ) -> None:
-    """Two H100, two A100, two L40S: the floored tenant's fifth Pod waits beside free L40S, the other tenant gets them."""
-    fleet_of("demo")
+    """Two H100, two A100, two L40S: the floored tenant's fifth Pod waits beside free L40S, another tenant gets them."""
+    install_fleet("demo")
     floored, ordered = clean("e2e-floored"), clean("e2e-ordered")
     for number in range(4):
         api.create(scene.pod(f"p{number}"), floored)
@@ -65,10 +64,10 @@ def test_a_floor_is_never_given_up_and_others_is_nothing_else(
 
 
 def test_every_alternative_gives_its_own_model_and_the_order_holds_across_nodes(
-    gate: Gate, api: Api, fleet_of: FleetOf, clean: Clean, record_property: Callable[[str, object], None]
+    gate: Gate, api: Api, install_fleet: InstallFleet, clean: Clean, record_property: Callable[[str, object], None]
 ) -> None:
     """60 Pods of 8 to 12 CPUs on 3 H100, 3 A100 and 3 L40S nodes: no inversion with the gate, many without."""
-    fleet = fleet_of("nine-nodes")
+    fleet = install_fleet("nine-nodes")
     cpus = [random.Random(7).choice(range(8, 13)) for _ in range(60)]
     namespace = clean("e2e-ordered")
     ours = run_pods(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from admission import pods as generated
 from controlplane.api import Api, ApiError, Object, wait_for
 from controlplane.control_plane import ControlPlane
-from controlplane.fleet import Fleet
+from controlplane.fixture_types import InstallFleet
 from controlplane.gate import Gate
 from e2e import scene
 from e2e.other_webhook import OtherWebhook
@@ -28,7 +28,7 @@ def other(request: pytest.FixtureRequest, api: Api, gate: Gate, tmp_path: Path) 
         api.create(webhook.configuration(request.param, namespace))
 
         def in_force() -> bool:
-            stored = api.create(scene.pod("probe", scene.container(gpus=0)), namespace, dry_run=True)
+            stored = api.create(scene.pod("probe"), namespace, dry_run=True)
             return len(stored["spec"]["containers"]) == 2
 
         try:
@@ -40,9 +40,9 @@ def other(request: pytest.FixtureRequest, api: Api, gate: Gate, tmp_path: Path) 
 
 
 def test_a_container_that_another_webhook_adds_is_converted(
-    other: str, gate: Gate, api: Api, control_plane: ControlPlane, fleet_of: Callable[[str], Fleet]
+    other: str, gate: Gate, api: Api, control_plane: ControlPlane, install_fleet: InstallFleet
 ) -> None:
-    fleet_of("demo")
+    install_fleet("demo")
     api.create(scene.pod("p"), "e2e-reinvoked")
     stored = scene.bound(api, "e2e-reinvoked", "p")
     injected = next(c for c in stored["spec"]["containers"] if c["name"] == "injected")

@@ -9,7 +9,7 @@ import pytest
 from controlplane import kubelet
 from controlplane.api import Api, ApiError, wait_for
 from controlplane.control_plane import GATE_CONTROLLER, ControlPlane
-from controlplane.fleet import Fleet
+from controlplane.fixture_types import InstallFleet
 from controlplane.gate import Gate
 from e2e import scene
 
@@ -28,10 +28,10 @@ def test_an_outage(
     stopped: Gate,
     api: Api,
     control_plane: ControlPlane,
-    fleet_of: Callable[[str], Fleet],
+    install_fleet: InstallFleet,
     clean: Callable[[str], str],
 ) -> None:
-    fleet_of("demo")
+    install_fleet("demo")
     clean(NAMESPACE)
     scene.namespace(api, "e2e-open", {"team": "nobody"})
     job = {"template": {"spec": {"restartPolicy": "Never", "containers": [scene.container()]}}}
@@ -96,11 +96,9 @@ def stopped_controller_writes(control_plane: ControlPlane) -> bool:
     return bool(stored)
 
 
-def test_a_cold_start_needs_nothing_but_the_api_server(
-    stopped: Gate, api: Api, fleet_of: Callable[[str], Fleet]
-) -> None:
+def test_a_cold_start_needs_nothing_but_the_api_server(stopped: Gate, api: Api, install_fleet: InstallFleet) -> None:
     """No tenant namespace, no template, no gate: then all of it at once, and the first Pod is served."""
-    fleet_of("demo")
+    install_fleet("demo")
     stopped.stop(kill=True)
     namespace = scene.namespace(api, "e2e-fresh")
     try:
