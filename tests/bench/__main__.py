@@ -152,6 +152,7 @@ def main() -> int:
             for server in servers:
                 print(f"{server.name}: {server.memory():.0f} MB resident in the worker at the end")
         _compare(rows)
+        _targets(rows)
         if options.json:
             options.json.write_text(json.dumps([dict(zip(HEAD, row.cells(), strict=True)) for row in rows], indent=1))
         lost = sum(row.result.errors for row in rows)
@@ -344,6 +345,27 @@ def _compare(rows: list[Row]) -> None:
                 f"{load_name}: {answers:.2f} times the answers of the {other}, "
                 f"{cost:.2f} times its CPU a request, {median:.2f} times its median latency"
             )
+
+
+def _targets(rows: list[Row]) -> None:
+    """What the gate is meant to reach, and what this run says."""
+    by = {(row.load, row.server): row for row in rows}
+    gate, floor = by.get(("closed, 8", "gate")), by.get(("closed, 8", "floor"))
+    opened = by.get((f"open, {OPEN_RATE:.0f}/s", "gate"))
+    if gate is None or opened is None:
+        return
+    median, tail = opened.result.percentile(0.5), opened.result.percentile(0.99)
+    per_core = len(gate.result.latencies) / gate.cpu
+    told = [
+        (f"median at {OPEN_RATE:.0f}/s at most 1 ms", f"{median:.2f} ms", median <= 1),
+        (f"p99 at {OPEN_RATE:.0f}/s at most 5 ms", f"{tail:.2f} ms", tail <= 5),
+        ("at least 1,000 answers a second of CPU", f"{per_core:,.0f}", per_core >= 1000),
+    ]
+    if floor is not None:
+        share = gate.result.rate / floor.result.rate
+        told.append(("at least half of the floor's answers/s, closed, 8", f"{share:.2f}", share >= 0.5))
+    for target, value, met in told:
+        print(f"{'met   ' if met else 'missed'} {target}: {value}")
 
 
 def _line(cells: list[str]) -> str:

@@ -161,9 +161,10 @@ def lay_out(folder: Path) -> None:
     issue(folder / "certs")
 
 
-def serve_command(folder: Path, listen: str) -> list[str]:
-    """`dra-gate serve` over what `lay_out` wrote."""
-    command = [*PROGRAM, "serve", "--policies", str(folder / "policies"), "--cluster", str(folder / "cluster.yaml")]
+def serve_command(folder: Path, listen: str, cluster: tuple[str, str] | None = None) -> list[str]:
+    """`dra-gate serve` over what `lay_out` wrote; `cluster` is another option than `--cluster` with that file."""
+    option, value = cluster or ("--cluster", str(folder / "cluster.yaml"))
+    command = [*PROGRAM, "serve", "--policies", str(folder / "policies"), option, value]
     return [*command, "--cert-dir", str(folder / "certs"), "--listen", listen]
 
 

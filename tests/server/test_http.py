@@ -321,6 +321,49 @@ def test_a_log_that_nobody_reads_does_not_stop_verdicts(tmp_path: Path) -> None:
             assert ask(connection, "POST", "/mutate", review(f"u-{number}"))[0] == 200
 
 
+def test_without_its_cluster_it_lives_is_not_ready_and_judges_nothing(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    user = {"name": "u", "user": {"token": "t"}}
+    cluster = {"name": "c", "cluster": {"server": f"https://{HOST}:{free_port()}", "insecure-skip-tls-verify": True}}
+    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+    parts = {"apiVersion": "v1", "kind": "Config", "users": [user], "clusters": [cluster], "contexts": [context]}
+    (tmp_path / "kubeconfig").write_text(json.dumps({**parts, "current-context": "x"}))
+    port = free_port()
+    command = serve_command(tmp_path, f"{HOST}:{port}", ("--kubeconfig", str(tmp_path / "kubeconfig")))
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, start_new_session=True)
+    one = Served(process, port, tmp_path / "certs", tmp_path / "log")
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            with contextlib.suppress(OSError):
+                if one.call("GET", "/healthz")[0] == 200:
+                    break
+            assert time.monotonic() < deadline, one.log.read_text()
+            time.sleep(0.05)
+        status, body = one.call("GET", "/readyz")
+        assert status == 503
+        assert b"pods not listed yet\n" in body
+        assert one.call("POST", "/mutate", review())[0] == 503
+        assert b'dra_gate_cache_age_seconds{reflector="pods"}' in one.call("GET", "/metrics")[1]
+        began = time.monotonic()
+        assert one.terminate() == 0
+        assert time.monotonic() - began < 5
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(5)
+
+
+def test_an_address_in_use_ends_with_2(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    with socket.create_server((HOST, 0)) as taken:
+        listen = f"{HOST}:{taken.getsockname()[1]}"
+        done = subprocess.run(serve_command(tmp_path, listen), check=False, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert "Address already in use" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("fault", "word"),
     [("key", "tls.key"), ("policies", "policies.yaml:1"), ("cluster", "cluster.yaml"), ("listen", "8443")],

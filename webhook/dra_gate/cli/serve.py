@@ -92,6 +92,9 @@ def command(
         serve(build, listen=listen, certificates=cert_dir)
     except (ConfigError, InputError, CertificateError) as error:
         raise Failure(str(error)) from None
+    except SystemExit as end:
+        # gunicorn ends with 1 when it can't listen, and has said why; with us 1 means that something was refused.
+        raise SystemExit(2 if end.code == 1 else end.code) from None
 
 
 def _build(
