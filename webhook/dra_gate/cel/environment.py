@@ -20,6 +20,7 @@ STORED: Final = "dyn"
 _QUANTITY, _SEMVER = "kubernetes.Quantity", "kubernetes.Semver"
 _NUMBERS = {"int64": "int", "uint64": "uint", "double": "double"}
 _ORDERED = {**_NUMBERS, "bool": "bool", "string": "string", "bytes": "bytes"}
+_TIMES = {"timestamp": "timestamp", "duration": "duration"}  # declared, so that the evaluator can say what it lacks
 _LISTED = ("int", "uint", "double", "bool", "string", "bytes")
 
 # (function, overload, receiver or "", arguments, result). Overload names are cel-go's: the cost estimate goes by them.
@@ -76,7 +77,7 @@ _FUNCTIONS: Final[tuple[tuple[str, str, str, tuple[str, ...], str], ...]] = (
     *(
         (operator, f"{word}_{name}", "", (kind, kind), "bool")
         for operator, word in (("_<_", "less"), ("_<=_", "less_equals"), ("_>_", "greater"), ("_>=_", "greater_equals"))
-        for name, kind in _ORDERED.items()
+        for name, kind in (_ORDERED | _TIMES).items()
     ),
     *(
         (operator, f"{word}_{one}_{two}", "", (_NUMBERS[one], _NUMBERS[two]), "bool")

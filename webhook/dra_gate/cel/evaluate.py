@@ -168,7 +168,7 @@ class _Builder:
         args = [self.build(arg, scope) for arg in node.args]
         if node.function == "@in" and "in_list" in node.overloads:
             members = constant_of(node.args[1])
-            if members is not None:
+            if members is not None and type(members.value) in LISTS:
                 return _membership(args[0], members.value)
         if node.function in _PURE and all(constant_of(arg) is not None for arg in node.args):
             return _folded(function, args)

@@ -171,7 +171,9 @@ class _Analysis:
             case Call(function="_==_" | "_!=_" as operator, args=(operand, Literal(value=bool() as value))):
                 if outcome is None:
                     return self.facts(operand, None)
-                return self.facts(operand, value if (operator == "_==_") is outcome else None)
+                if (operator == "_==_") is outcome:
+                    return self.facts(operand, value)
+                return self.facts(operand, not value if operand.type.name == "bool" else None)
             case Call(function="_&&_" | "_||_" as operator, args=(left, right)):
                 # The outcome that both sides have to share; the other one, either side may bring about alone.
                 shared = operator == "_&&_"

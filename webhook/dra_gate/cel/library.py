@@ -407,7 +407,7 @@ def index_of(budget: Budget, value: Any, part: Any, offset: Any = 0) -> int:
     if _int(offset) < 0:
         raise EvaluationError(f"index out of range: {offset}")
     if _string(part) == "":
-        return min(offset, len(value))
+        return min(int(offset), len(value))
     return int(value.find(part, offset))
 
 
@@ -422,7 +422,7 @@ def last_index_of(budget: Budget, value: Any, part: Any, offset: Any = None) -> 
     if _int(offset) < 0:
         raise EvaluationError(f"index out of range: {offset}")
     if _string(part) == "":
-        return min(offset, len(value))
+        return min(int(offset), len(value))
     return -1 if offset >= len(value) else int(value.rfind(part, 0, offset + len(part)))
 
 
