@@ -7,6 +7,7 @@ read from the server's own discovery, the core group first, then the order the s
 from __future__ import annotations
 
 import builtins
+import copy
 import json
 import ssl
 import time
@@ -88,8 +89,18 @@ class Api:
         self.url = url
         context = ssl.create_default_context(cafile=str(ca_file))
         self._http = urllib3.PoolManager(maxsize=2 * _WORKERS, ssl_context=context, retries=False, timeout=60.0)
-        self._headers = {"Authorization": f"Bearer {token}", "User-Agent": "control-plane-kit"}
+        self._headers: Mapping[str, str] = {"Authorization": f"Bearer {token}", "User-Agent": "control-plane-kit"}
         self._resources: _Resources = []
+
+    def acting_as(self, user: str, groups: Iterable[str] = ()) -> Api:
+        """The same client, asking the server to take its requests for another user's (impersonation)."""
+        other = copy.copy(self)
+        names = urllib3.HTTPHeaderDict(self._headers)
+        names.add("Impersonate-User", user)
+        for group in groups:
+            names.add("Impersonate-Group", group)
+        other._headers = names
+        return other
 
     def close(self) -> None:
         """Closes the connections."""
@@ -115,7 +126,7 @@ class Api:
         """One request, as given. `body` is JSON-encoded unless it is bytes; `query` is added to `path`."""
         url = self.url + path + (f"?{urlencode(query)}" if query else "")
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        headers = self._headers | {"Accept": accept} | ({"Content-Type": content_type} if data is not None else {})
+        headers = urllib3.HTTPHeaderDict(self._headers) | {"Accept": accept} | ({"Content-Type": content_type} if data is not None else {})
         try:
             got = self._http.request(method, url, body=data, headers=headers)
         except urllib3.exceptions.HTTPError as problem:

@@ -43,8 +43,8 @@ def test_a_container_that_another_webhook_adds_is_converted(
     other: str, gate: Gate, api: Api, control_plane: ControlPlane, install_fleet: InstallFleet
 ) -> None:
     install_fleet("demo")
-    api.create(scene.pod("p"), "e2e-reinvoked")
-    stored = scene.bound(api, "e2e-reinvoked", "p")
+    api.create(scene.pod(other), "e2e-reinvoked")
+    stored = scene.bound(api, "e2e-reinvoked", other)
     injected = next(c for c in stored["spec"]["containers"] if c["name"] == "injected")
     assert injected["resources"]["claims"] == [{"name": "gate-1"}]
     assert "nvidia.com/gpu" not in json.dumps([c["resources"] for c in stored["spec"]["containers"]])
@@ -54,7 +54,7 @@ def test_a_container_that_another_webhook_adds_is_converted(
     (event,) = [
         event
         for event in control_plane.audit_events()
-        if event.get("objectRef", {}).get("name") == "p"
+        if event.get("objectRef", {}).get("name") == other
         and event["objectRef"].get("namespace") == "e2e-reinvoked"
         and event["verb"] == "create"
         and "subresource" not in event["objectRef"]

@@ -1,0 +1,167 @@
+"""The handed cases again, through the API server and the real webhooks: the same answers as offline."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cases import harness
+from cases.test_handed import ACCEPTED, INPUTS, review
+from controlplane.api import Api, ApiError, Object, wait_for
+from controlplane.control_plane import ControlPlane
+from controlplane.gate import Gate
+from e2e import scene
+
+pytestmark = pytest.mark.controlplane
+NAMESPACES = ("lilac-canary", "lilac-enforced")
+# Kinds of the environment and of case files that a plain control plane serves.
+CLUSTER_KINDS = ("Namespace", "DeviceClass", "ResourceSlice", "ResourceClaimTemplate", "ResourceClaim", "ConfigMap")
+GATE = "admission webhook"
+
+
+@pytest.fixture(scope="module")
+def lilac(control_plane: ControlPlane) -> Iterator[Api]:
+    """The cases' environment under the cases' policy, with 8 of the tenant's 16 devices held."""
+    api = control_plane.api()
+    for obj in harness.environment():
+        if obj["kind"] in CLUSTER_KINDS and obj["kind"] != "ResourceClaimTemplate":
+            api.apply(servable(obj))
+    subjects = [{"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "system:authenticated"}]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
+    binding = {"metadata": {"name": "cases"}, "subjects": subjects, "roleRef": role}
+    api.apply({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", **binding})
+    with Gate(control_plane, harness.POLICIES):
+        holder = scene.pod("holder", scene.container(gpus=8))
+        api.create(holder, NAMESPACES[1])
+        wait_for(lambda: "8 of 16 held" in refusal(api, scene.container(gpus=9)), 20, "the gate to have counted them")
+        yield api
+        scene.clear(api, *NAMESPACES)
+    api.delete("clusterrolebindings", "cases")
+    for obj in harness.environment():
+        if obj["kind"] in ("DeviceClass", "ResourceSlice"):
+            api.delete(
+                f"{obj['kind'].lower()}{'es' if obj['kind'].endswith('Class') else 's'}", obj["metadata"]["name"]
+            )
+
+
+def servable(obj: Object) -> Object:
+    """The cases name a MIG device with a dot in it, which the API server does not take, and write templates for admin
+    access, which it takes only in namespaces that are labelled so.
+    """
+    made = copy.deepcopy(obj)
+    if obj["kind"] == "Namespace" and obj["metadata"]["name"] in NAMESPACES:
+        made["metadata"]["labels"]["resource.kubernetes.io/admin-access"] = "true"
+    for device in made.get("spec", {}).get("devices", []) if obj["kind"] == "ResourceSlice" else []:
+        device["name"] = device["name"].replace(".", "-")
+    return made
+
+
+def refusal(api: Api, container: Object) -> str:
+    try:
+        api.create(scene.pod("probe", container), NAMESPACES[0], dry_run=True)
+    except ApiError as refused:
+        return refused.message
+    return ""
+
+
+def created(case_id: str, number: int) -> tuple[Object, str, list[str]] | None:
+    """The Pod that an input creates, and as whom; None for inputs about other requests."""
+    case = harness.case(case_id)
+    expectation = case.expected[number]
+    document = case.document(expectation)
+    if document.get("kind") == "Pod":
+        return document, expectation.get("user", harness.USER), expectation.get("groups", harness.GROUPS)
+    request = document.get("request", {})
+    if request.get("operation") != "CREATE" or document["apiVersion"] != "admission.k8s.io/v1":
+        return None
+    metadata = {"namespace": request["namespace"], **request["object"]["metadata"]}
+    user = request["userInfo"]
+    return request["object"] | {"metadata": metadata}, user["username"], user["groups"]
+
+
+CREATED = [parameters for parameters in INPUTS if created(*parameters.values) is not None]
+
+
+@pytest.mark.parametrize(("case_id", "number"), CREATED)
+def test_same_answer(case_id: str, number: int, lilac: Api, tmp_path: Path) -> None:
+    case = harness.case(case_id)
+    expectation = case.expected[number]
+    found = created(case_id, number)
+    assert found is not None
+    document, user, groups = found
+    offline = review(tmp_path, document, case.objects, user, groups)
+    with_objects(lilac, case.objects)
+    try:
+        acting = lilac.acting_as(user, [*groups, "system:authenticated"])
+        stored, error = attempt(acting, document, known=[o for o in case.objects if o["kind"] in CLUSTER_KINDS])
+    finally:
+        without_objects(lilac, case.objects)
+    if error is not None and GATE not in error.message:
+        print(f"the API server takes no such Pod: {error.message}")
+        assert error.status in (400, 422)
+        return
+    word = "deny" if error is not None else offline["verdict"]
+    assert word in ACCEPTED[expectation["verdict"]]
+    assert word == offline["verdict"], error
+    if error is not None:
+        told = {cause["reason"] for cause in error.causes}
+        assert told == {reason["code"] for reason in offline["reasons"]}
+    else:
+        assert stored is not None
+        same_result(stored, offline["result"])
+
+
+def attempt(api: Api, pod: Object, known: list[Object]) -> tuple[Object | None, ApiError | None]:
+    """Create the Pod in a dry run; objects made a moment ago may take the gate's caches a moment."""
+    error: ApiError | None = None
+    for _ in range(40 if known else 1):
+        try:
+            return api.create(pod, dry_run=True), None
+        except ApiError as refused:
+            error = refused
+            if "is not there" not in refused.message or "does-not-exist" in refused.message:
+                break
+    return None, error
+
+
+def with_objects(api: Api, objects: list[Object]) -> None:
+    """Make the case's objects; a look-alike of one of the gate's own templates cannot even be made."""
+    for obj in objects:
+        if obj["metadata"].get("name", "").startswith("dra-gate-"):
+            with pytest.raises(ApiError, match=r"RESERVED_NAME|field is immutable"):
+                api.apply(obj)
+        elif obj["kind"] in CLUSTER_KINDS:
+            api.apply(servable(obj))
+
+
+def without_objects(api: Api, objects: list[Object]) -> None:
+    plurals = {"DeviceClass": "deviceclasses"}
+    for obj in objects:
+        if obj["kind"] in CLUSTER_KINDS and not obj["metadata"]["name"].startswith("dra-gate-"):
+            plural = plurals.get(obj["kind"], obj["kind"].lower() + "s")
+            api.delete(plural, obj["metadata"]["name"], obj["metadata"].get("namespace"), missing_ok=True)
+
+
+def same_result(stored: Object, offline: Object) -> None:
+    """What the API server stored is what offline review promised, the server's own defaults aside."""
+    ours = {k: v for k, v in stored["metadata"].get("annotations", {}).items() if k.startswith("dra-gate.io/")}
+    promised = offline["metadata"].get("annotations") or {}
+    assert ours == {k: v for k, v in promised.items() if k.startswith("dra-gate.io/")}
+    assert stored["spec"].get("resourceClaims", []) == offline["spec"].get("resourceClaims", [])
+    assert preferred(stored["spec"]) == preferred(offline["spec"])
+    for kind in ("initContainers", "containers"):
+        for now, then in zip(stored["spec"].get(kind, []), offline["spec"].get(kind, []), strict=True):
+            assert now["resources"].get("claims", []) == then.get("resources", {}).get("claims", [])
+            gated = "nvidia.com/gpu"
+            assert (gated in now["resources"].get("limits", {})) == (
+                gated in then.get("resources", {}).get("limits", {})
+            )
+
+
+def preferred(spec: Object) -> Any:
+    node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    return node.get("preferredDuringSchedulingIgnoredDuringExecution", [])
