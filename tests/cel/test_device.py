@@ -74,6 +74,7 @@ def test_a_device_does_not_follow_its_source() -> None:
         ({"attributes": {"v": {"int": 2**63}}}, "attributes[v].int: "),
         ({"attributes": {"v": {"bool": "true"}}}, "attributes[v].bool: "),
         ({"attributes": {"v": {"string": "a" * 65}}}, "attributes[v].string: longer than 64 bytes"),
+        ({"attributes": {"v": {"string": "a\ud800"}}}, "attributes[v].string: half a character"),
         ({"attributes": {"v": {"strings": []}}}, "attributes[v].strings: "),
         ({"attributes": {"v": {"versions": ["1.0.0", "x"]}}}, "attributes[v].versions[1]: "),
         ({"attributes": {"v": "a"}}, "attributes[v]: an object"),

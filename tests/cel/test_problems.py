@@ -12,7 +12,9 @@ MEMORY = "has(device.capacity['gpu.nvidia.com'].memory) && device.capacity['gpu.
 WRONG = [
     ("device.driver ==", "syntax", 1, 17, "mismatched input"),
     ("device.driver == 'a", "syntax", 1, 18, "token recognition"),
-    ("device.driver = 'a'", "syntax", 1, 15, ""),
+    ("device.driver = 'a'", "syntax", 1, 15, "== compares"),
+    ("true and false", "syntax", 1, 6, "CEL writes &&"),
+    ("cel.bind(device, 1, device == 1)", "unsupported", 1, 9, "name of another variable"),
     ("device.model == 'a'", "type", 1, 7, "device.attributes"),
     ("true &&\n  foo == 1", "type", 2, 3, "'foo' is unknown: the only variable is device"),
     ("device.driver == 1", "type", 1, 15, "types that go together"),
@@ -58,6 +60,10 @@ def test_soft_problems_come_together_and_in_order() -> None:
 
 def test_label() -> None:
     assert check("foo == 1", label="model h100")[0].message.startswith("model h100: ")
+
+
+def test_half_a_character() -> None:
+    assert [problem.kind for problem in check("device.driver == '\ud800'")] == ["syntax"]
 
 
 def test_length_counts_bytes() -> None:

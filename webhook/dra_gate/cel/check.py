@@ -15,6 +15,7 @@ from dra_gate.cel.values import EvaluationError
 
 MAX_LENGTH: Final = 10 * 1024  # bytes: resource.k8s.io/v1 CELSelectorExpressionMaxLength
 _ALWAYS: Final = "has() of a field of device is always true: leave it out"
+_TOO_DEEP: Final = "nested too deeply to be checked here (32 levels): split it, or use &&, || or a list"
 DEVICE_FIELDS: Final = ("driver", "attributes", "capacity", "allowMultipleAllocations")
 
 _REPORT = re.compile(r"ERROR: <input>:(\d+):(\d+): (.*)")
@@ -28,10 +29,12 @@ def parse(expression: str, attributes: str) -> tuple[Node | None, list[Problem]]
     `attributes` is `environment.NEW` or `environment.STORED`. A tree may come with problems: what the checker lets pass
     and the API server does not.
     """
-    if len(expression.encode()) > MAX_LENGTH:
-        message = (
-            f"the expression is {len(expression.encode())} bytes long, and Kubernetes takes {MAX_LENGTH}: shorten it"
-        )
+    try:
+        length = len(expression.encode())
+    except UnicodeEncodeError:
+        return None, [Problem("syntax", "the expression holds half a character (a lone surrogate): remove it", 1, 1)]
+    if length > MAX_LENGTH:
+        message = f"the expression is {length} bytes long, and Kubernetes takes {MAX_LENGTH}: shorten it"
         return None, [Problem("length", message, 1, 1)]
     try:
         checked = environment(attributes).compile(expression)
@@ -56,22 +59,15 @@ def _reported(report: str, expression: str) -> Iterator[Problem]:
         yield _explained(text.strip(), int(line), int(column), expression)
     if not seen:
         text = report.removesuffix(" [INVALID_ARGUMENT]").strip()
-        if "recursion" in text:
-            message = (
-                "the expression is nested too deeply to be checked here (32 levels): split it or use &&, || or lists"
-            )
-            yield Problem("unsupported", message, 1, 1)
-        else:
-            yield Problem("syntax", text, 1, 1)
+        yield Problem("unsupported", _TOO_DEEP, 1, 1) if "recursion" in text else Problem("syntax", text, 1, 1)
 
 
 def _explained(text: str, line: int, column: int, expression: str) -> Problem:
     text = text.removesuffix(" [INVALID_ARGUMENT]")
     if text.startswith("Syntax error"):
-        return Problem("syntax", text, line, column)
+        return Problem("syntax", text + _hint(text), line, column)
     if "recursion" in text:
-        message = "the expression is nested too deeply to be checked here (32 levels): split it or use &&, || or lists"
-        return Problem("unsupported", message, line, column)
+        return Problem("unsupported", _TOO_DEEP, line, column)
     undeclared = _UNDECLARED.search(text)
     if undeclared:
         name = undeclared[1]
@@ -86,6 +82,15 @@ def _explained(text: str, line: int, column: int, expression: str) -> Problem:
     if _LOOKS.search(expression) and "overload" in text:
         return Problem("unsupported", _ALWAYS, line, column)
     return Problem("type", _suggested(text), line, column)
+
+
+def _hint(text: str) -> str:
+    """What to write instead of habits from other languages."""
+    if "at: '=" in text:
+        return ": == compares"
+    if any(f"input '{word}'" in text for word in ("and", "or", "not")):
+        return ": CEL writes &&, || and !"
+    return ""
 
 
 def _known(name: str) -> str:

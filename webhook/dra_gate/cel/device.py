@@ -108,8 +108,10 @@ def _scalar(kind: str, value: object, path: str) -> Scalar:
     if not isinstance(value, _SCALARS[kind]) or (kind == "int" and isinstance(value, bool)):
         raise ValueError(f"{path}: {value!r} is not of kind {kind}")
     if isinstance(value, str):
-        if len(value.encode()) > MAX_STRING:
+        if len(value.encode(errors="surrogatepass")) > MAX_STRING:
             raise ValueError(f"{path}: longer than {MAX_STRING} bytes")
+        if any("\ud800" <= char <= "\udfff" for char in value):
+            raise ValueError(f"{path}: half a character (a lone surrogate)")
         if kind == "version":
             try:
                 return Semver.parse(value)

@@ -229,8 +229,14 @@ class _Builder:
 
     # --- comprehensions -----------------------------------------------------------------------------------------------
 
+    def _refuse_device(self, node: Comprehension) -> None:
+        # The checker reads device.driver as one global name, whatever a loop or cel.bind calls `device`.
+        if "device" in (node.variable, node.variable2, node.accumulator):
+            raise UnsupportedError("device cannot be the name of another variable", node)
+
     def _bind(self, node: Comprehension, scope: dict[str, int]) -> Closure:
         """cel.bind: the value is computed when it is first asked for, as in cel-go; an error is raised at each use."""
+        self._refuse_device(node)
         slot = self._slot()
         value = self.build(node.init, scope)
         # A negative slot marks a variable that has to be forced.
@@ -243,6 +249,7 @@ class _Builder:
         return bind
 
     def _comprehension(self, node: Comprehension, scope: dict[str, int]) -> Closure:
+        self._refuse_device(node)
         slots = [self._slot() for _ in range(1 if node.variable2 is None else 2)]
         inner = {**scope, node.variable: slots[0]}
         if node.variable2 is not None:
@@ -290,7 +297,7 @@ class _Lazy:
                 self.error = error
             self.closure = None
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)  # or the traceback would grow with every use
         return self.value
 
 
