@@ -1,4 +1,4 @@
-"""`python -m controlplane`: `up`, `build` and `rate`."""
+"""`python -m controlplane`: `up`, `story`, `build` and `rate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from controlplane import rate
+from controlplane import rate, story
 from controlplane.build import BuildError, ensure_programs
 from controlplane.control_plane import TENANT, ControlPlane, ControlPlaneError
 from controlplane.fleet import Fleet, FleetError, fleet_names
@@ -30,6 +30,7 @@ def main() -> int:
     up.add_argument("--policies", type=Path, default=POLICIES, help="policy folder of the gate; default: policies/")
     up.add_argument("--replicas", type=int, default=2, help="replicas of the gate; default: %(default)s")
     up.add_argument("--no-gate", action="store_true", help="only the control plane and the fleet")
+    verbs.add_parser("story", help="play first choice, fallback, floor and bypass on a control plane of its own")
     verbs.add_parser("build", help="build the programs into the cache, if they aren't there")
     measured = verbs.add_parser("rate", help="measure plain-template Pods a second")
     measured.add_argument("--pods", type=int, default=400, help="default: %(default)s")
@@ -43,6 +44,9 @@ def main() -> int:
         elif arguments.verb == "rate":
             with ControlPlane(stock_rates=arguments.stock_rates) as plane:
                 print(rate.measure(plane, arguments.pods))
+        elif arguments.verb == "story":
+            with contextlib.ExitStack() as stack:
+                story.tell(_bring_up(stack, Fleet.load("demo"), POLICIES))
         else:
             _up(arguments)
     except (BuildError, ControlPlaneError, FleetError, GateError) as problem:
@@ -56,19 +60,8 @@ def main() -> int:
 def _up(arguments: argparse.Namespace) -> None:
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        plane = stack.enter_context(ControlPlane())
-        _say(f"control plane ready after {time.monotonic() - started:.1f} s")
-        fleet = Fleet.load(arguments.fleet)
-        fleet.install(plane.api())
-        _say(f"fleet {fleet.name}: {len(fleet.nodes)} fake nodes, {len(fleet.slices)} slices")
-        stack.enter_context(PlayedKubelet(plane.api()))
-        if not arguments.no_gate:
-            plane.wait_for_default_roles()
-            namespaces = policy_namespaces(arguments.policies)
-            for namespace in namespaces:
-                _tenant_namespace(plane, namespace)
-            stack.enter_context(Gate(plane, arguments.policies, replicas=arguments.replicas))
-            _say(f"gate installed with {arguments.replicas} replicas; gated: {', '.join(namespaces) or 'no namespace'}")
+        policies = None if arguments.no_gate else arguments.policies
+        plane = _bring_up(stack, Fleet.load(arguments.fleet), policies, arguments.replicas)
         _say(f"ready after {time.monotonic() - started:.1f} s; logs and the audit log: {plane.run_dir / 'logs'}")
         print(f"export KUBECONFIG={plane.kubeconfig_for()}   # cluster admin")
         print(f"# as the tenant user {TENANT.name}: KUBECONFIG={plane.kubeconfig_for(TENANT)}")
@@ -79,6 +72,24 @@ def _up(arguments: argparse.Namespace) -> None:
             if ended:
                 raise ControlPlaneError(f"ended: {ended}; logs are in {plane.run_dir / 'logs'}")
             threading.Event().wait(1.0)
+
+
+def _bring_up(stack: contextlib.ExitStack, fleet: Fleet, policies: Path | None, replicas: int = 1) -> ControlPlane:
+    """A control plane with the fleet, a played kubelet and, given `policies`, the gate; closed by the stack."""
+    started = time.monotonic()
+    plane = stack.enter_context(ControlPlane())
+    _say(f"control plane ready after {time.monotonic() - started:.1f} s")
+    fleet.install(plane.api())
+    _say(f"fleet {fleet.name}: {len(fleet.nodes)} fake nodes, {len(fleet.slices)} slices")
+    stack.enter_context(PlayedKubelet(plane.api()))
+    if policies is not None:
+        plane.wait_for_default_roles()
+        namespaces = policy_namespaces(policies)
+        for namespace in namespaces:
+            _tenant_namespace(plane, namespace)
+        stack.enter_context(Gate(plane, policies, replicas=replicas))
+        _say(f"gate installed with {replicas} replicas; gated: {', '.join(namespaces) or 'no namespace'}")
+    return plane
 
 
 def _tenant_namespace(plane: ControlPlane, namespace: str) -> None:

@@ -126,7 +126,11 @@ class Api:
         """One request, as given. `body` is JSON-encoded unless it is bytes; `query` is added to `path`."""
         url = self.url + path + (f"?{urlencode(query)}" if query else "")
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        headers = urllib3.HTTPHeaderDict(self._headers) | {"Accept": accept} | ({"Content-Type": content_type} if data is not None else {})
+        headers = (
+            urllib3.HTTPHeaderDict(self._headers)
+            | {"Accept": accept}
+            | ({"Content-Type": content_type} if data is not None else {})
+        )
         try:
             got = self._http.request(method, url, body=data, headers=headers)
         except urllib3.exceptions.HTTPError as problem:
@@ -279,6 +283,14 @@ class Api:
         """Calls the function for each item, sixteen at a time; results keep the order. Raises the first error."""
         with ThreadPoolExecutor(_WORKERS) as pool:
             return list(pool.map(function, items))
+
+    def serves(self, resource: str) -> bool:
+        """Whether the server has a resource of this plural: older ones lack some."""
+        try:
+            self.path(resource)
+        except KeyError:
+            return False
+        return True
 
     # -- paths --------------------------------------------------------------------------------------------------------
 

@@ -105,7 +105,8 @@ class Fleet:
         """Deletes what `install` and the taint rules of this module made, and waits until it is gone."""
         ours = f"{LABEL}={self.name}"
         for resource in ("devicetaintrules", "resourceslices", "nodes", "deviceclasses"):
-            api.delete_all(resource, labels=ours)
+            if api.serves(resource):  # DeviceTaintRule is in v1, and on by default, since 1.37
+                api.delete_all(resource, labels=ours)
 
         def gone() -> bool:
             return not (api.list("resourceslices", labels=ours) or api.list("nodes", labels=ours))
