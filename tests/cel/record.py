@@ -1,4 +1,4 @@
-"""Records again what Kubernetes makes of the selectors in selectors.yaml and of the quantities in ../kube/quantities.yaml.
+"""Records again what Kubernetes makes of the selectors in selectors.yaml and the quantities in ../kube/quantities.yaml.
 
     python tests/cel/record.py [EXPRESSION…]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from dra_gate.cel.check import parse
+from dra_gate.cel.closures import FIELDS, Closure
 from dra_gate.cel.cost import MAX_COST, UNLIMITED, max_cost
 from dra_gate.cel.device import Device
 from dra_gate.cel.environment import NEW, STORED
-from dra_gate.cel.evaluate import FIELDS, Closure, UnsupportedError, closure_of
+from dra_gate.cel.evaluate import UnsupportedError, closure_of
 from dra_gate.cel.guards import unguarded
 from dra_gate.cel.library import Budget
 from dra_gate.cel.problems import CelError, Problem
