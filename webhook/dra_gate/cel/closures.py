@@ -53,6 +53,7 @@ class Lazy:
         self.value: Any = None
 
     def get(self, frame: Frame) -> Any:
+        """The value, or its EvaluationError."""
         if self.closure is not None:
             try:
                 self.value = self.closure(frame)
@@ -113,19 +114,21 @@ def _maybe(value: Any, key: Any) -> Optional:
 
 
 def has(operand: Closure, field: str) -> Closure:
-    def has(frame: Frame) -> bool:
     """`has(operand.field)`."""
+
+    def present(frame: Frame) -> bool:
         value = operand(frame)
         if type(value) is Optional:
             return value.present and _has_key(value.value, field)
         return _has_key(value, field)
 
-    return has
+    return present
 
 
 def field_of(operand: Closure, field: str) -> Closure:
-    def select(frame: Frame) -> Any:
     """`operand.field`; on an optional it gives an optional."""
+
+    def select(frame: Frame) -> Any:
         value = operand(frame)
         kind = type(value)
         if kind is dict or kind is DomainMap:
@@ -139,8 +142,9 @@ def field_of(operand: Closure, field: str) -> Closure:
 
 
 def indexed(operand: Closure, key: Closure) -> Closure:
-    def index(frame: Frame) -> Any:
     """`operand[key]`; on an optional it gives an optional."""
+
+    def index(frame: Frame) -> Any:
         value = operand(frame)
         return _maybe(value, key(frame)) if type(value) is Optional else _get(value, key(frame))
 
@@ -214,8 +218,9 @@ def _conditional(condition: Closure, then: Closure, otherwise: Closure) -> Closu
 
 
 def _or_value(operand: Closure, default: Closure) -> Closure:
-    def or_value(frame: Frame) -> Any:
     """`operand.orValue(default)`; the default is evaluated only if it is needed."""
+
+    def or_value(frame: Frame) -> Any:
         value = as_optional(operand(frame))
         return value.value if value.present else default(frame)
 
@@ -223,8 +228,9 @@ def _or_value(operand: Closure, default: Closure) -> Closure:
 
 
 def _or_optional(operand: Closure, other: Closure) -> Closure:
-    def or_optional(frame: Frame) -> Optional:
     """`operand.or(other)`; the other is evaluated only if it is needed."""
+
+    def or_optional(frame: Frame) -> Optional:
         value = as_optional(operand(frame))
         return value if value.present else as_optional(other(frame))
 
@@ -278,8 +284,9 @@ def _sized(frame: Frame, value: Any) -> Any:
 
 
 def ordering(test: Callable[[Any, Any], bool], left: Closure, right: Closure) -> Closure:
-    def compare(frame: Frame) -> bool:
     """`left < right` and its like, by `test`."""
+
+    def compare(frame: Frame) -> bool:
         first, second = left(frame), right(frame)
         if type(first) is int and type(second) is int:
             return test(first, second)

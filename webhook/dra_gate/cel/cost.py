@@ -126,6 +126,7 @@ class _Estimator:
         self.variables: dict[str, list[_Variable]] = {}
 
     def cost(self, node: Node) -> Range:
+        """What evaluating `node` costs, at least and at most."""
         match node:
             case Name():
                 return self._name(node)

@@ -61,6 +61,7 @@ class _Builder:
         self.slots = BUDGET + 1
 
     def build(self, node: Node, scope: dict[str, int]) -> Closure:
+        """The closure of one node; `scope` maps the names it may use to slots."""
         folded = constant_of(node)
         if folded is not None:
             return constant(folded.value)

@@ -237,6 +237,7 @@ class _Reader:
     line_offsets: tuple[int, ...] = field(default=())
 
     def node(self, expr: Any) -> Node:
+        """One node and all below it."""
         head = (expr.id, self.types.get(expr.id, DYN), *self.place(self.positions.get(expr.id, 0)))
         match expr.WhichOneof("kind"):
             case "const":
@@ -265,6 +266,7 @@ class _Reader:
         raise UnreadableTreeError(f"a node of kind {expr.WhichOneof('kind')} cannot be read")
 
     def place(self, offset: int) -> tuple[int, int]:
+        """Line and column of an offset in code points; both count from 1."""
         line, start = 1, 0
         for number, end in enumerate(self.line_offsets, 2):
             if offset < end:
