@@ -123,6 +123,11 @@ class Served:
         assert len(children) == 1, f"one worker expected, {children} found"
         return int(children[0])
 
+    def memory(self) -> float:
+        """Resident megabytes of the worker."""
+        status = Path(f"/proc/{self.worker()}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
     def terminate(self, timeout: float = 15) -> int:
         """SIGTERM; the exit status."""
         self.process.send_signal(signal.SIGTERM)

@@ -227,6 +227,15 @@ def test_connections_that_hang_do_not_hold_up_others(gate: Served, kind: str) ->
         assert time.monotonic() - began < 5
 
 
+def test_memory_does_not_follow_the_connections_that_came_and_went(gate: Served) -> None:
+    for _ in range(20):
+        assert gate.call("POST", "/mutate", review())[0] == 200
+    before = gate.memory()
+    for _ in range(300):
+        assert gate.call("POST", "/mutate", review())[0] == 200
+    assert gate.memory() - before < 25, "with asyncio's own buffers it is some 80"
+
+
 def test_sigterm_answers_what_is_open_says_close_and_ends(own: Served) -> None:
     body = review()
     with contextlib.closing(own.connection()) as idle, own.raw() as half, own.raw() as spare:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+from asyncio import sslproto
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dra_gate.server.log import logging_config
 from dra_gate.server.tls import CERTIFICATE, KEY, ServingCertificate
 
 KEEP_ALIVE = 120  # seconds; kube-apiserver keeps idle connections for 90 s and must never find one closed by us
+TLS_BUFFER = 32 * 1024  # bytes a connection; a TLS record has at most 16 KiB, a usual review 10
 WORKER_TIMEOUT = 30  # seconds without a heartbeat after which the master replaces the worker
 LINGER = 3  # seconds in which, after SIGTERM, requests on open connections are still answered, with `Connection: close`
 HARD_STOP = 10  # seconds after which the master kills a worker that won't end
@@ -71,6 +73,9 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
 
     def load(self) -> App:
         """Runs in the worker; an exception here ends gunicorn with status 3."""
+        # asyncio gives each TLS connection a read buffer of 256 KiB. kube-apiserver keeps 25 connections, every probe
+        # makes one, and gunicorn leaves closed ones to the garbage collector: memory would follow the connections.
+        sslproto.SSLProtocol.max_size = TLS_BUFFER
         self._certificate = ServingCertificate(self._certificates)
         self._certificate.watch(threading.Event())  # a daemon thread: ends with the worker
         return self._build(self._certificate, lambda: not self._worker.alive)
