@@ -13,7 +13,7 @@ from functools import total_ordering
 from math import ceil, floor
 from typing import Self
 
-_INT64_MAX = 2**63 - 1
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _NANO = 10**9
 # The scanner of ParseQuantity: sign, digits, point, then a suffix that is looked up or read as an exponent.
 _FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[+-]?[0-9]*)", re.ASCII)
@@ -64,7 +64,7 @@ class Quantity:
         if number.denominator != 1:
             number = _round_to_nano(number)
         if number.denominator == 1:
-            return cls(number, str(number.numerator), 0 if abs(number) <= _INT64_MAX else None)
+            return cls(number, str(number.numerator), 0 if _fits(number, 0) else None)
         return cls(number, f"{(number * _NANO).numerator}n", None)
 
     def whole(self) -> int | None:
@@ -77,7 +77,7 @@ class Quantity:
         It gives up on more than whole numbers beyond 64 bits: also on `1000m`, `1.0` and `1.5Gi`, by the form they
         were written in. CEL's `isInteger` and `asInteger` follow it.
         """
-        if self.scale is None or self.scale < 0 or abs(self.value) > _INT64_MAX:
+        if self.scale is None or self.scale < 0 or not _fits(self.value, 0):
             return None
         return self.value.numerator
 
@@ -164,7 +164,7 @@ def _small_form_scale(numerator: str, fraction: str, binary: int | None, exponen
 def _fits(value: Fraction, scale: int) -> bool:
     """Whether value / 10**scale fits into an int64."""
     up, down = (10**scale, 1) if scale >= 0 else (1, 10**-scale)
-    return abs(value.numerator) * down <= _INT64_MAX * up * value.denominator
+    return _INT64_MIN * up * value.denominator <= value.numerator * down <= _INT64_MAX * up * value.denominator
 
 
 def _round_to_nano(value: Fraction) -> Fraction:
