@@ -76,11 +76,12 @@ def main() -> int:
         rows.append(row)
     command = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+    today = dt.datetime.now(dt.UTC).date()
     head = ["fleet", "claims by", "percentageOfNodesToScore", "Pods", "inversions", "unbound"]
     lines = [
         "# Order kept across nodes",
         "",
-        f"Made by `make prove-order` on {dt.datetime.now(dt.UTC):%Y-%m-%d} at commit {commit}.",
+        f"Made by `make prove-order` on {today} at commit {commit}.",
         "",
         "Pods of one device and 8 to 12 CPUs, made one after the other. An inversion is a Pod that got a lower candidate",
         "while a higher one was free on a node where it fits.",
