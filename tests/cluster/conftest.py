@@ -19,12 +19,18 @@ def fake() -> Iterator[FakeApi]:
 
 def kubeconfig(path: Path, url: str, user: dict[str, object] | None = None) -> Path:
     """A kubeconfig file (JSON is YAML) for `url`."""
-    path.write_text(json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": user or {"token": "secret"}}],
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-    }))
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "here",
+                "clusters": [{"name": "c", "cluster": {"server": url}}],
+                "users": [{"name": "u", "user": user or {"token": "secret"}}],
+                "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+            }
+        )
+    )
     return path
 
 

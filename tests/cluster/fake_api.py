@@ -181,8 +181,11 @@ class FakeApi:
         metadata = {"resourceVersion": str(self.version)}
         if start + limit < len(items):
             metadata["continue"] = str(start + limit)
-        return 200, {"kind": "ThingList", "apiVersion": "v1", "metadata": metadata,
-                     "items": items[start:start + limit]}, {}
+        return (
+            200,
+            {"kind": "ThingList", "apiVersion": "v1", "metadata": metadata, "items": items[start : start + limit]},
+            {},
+        )
 
     def _emit(self, collection: str, kind: str, obj: dict[str, Any]) -> None:
         self.log.append((self.version, collection, kind, obj))

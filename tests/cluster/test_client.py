@@ -108,9 +108,7 @@ def only(token: str) -> object:
     return fault
 
 
-def test_rotated_token_file_is_read_after_a_401(
-    fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rotated_token_file_is_read_after_a_401(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dra_gate.cluster.client.RELOAD_SECONDS", 0.2)
     token = tmp_path / "token"
     token.write_text("one")
@@ -139,10 +137,14 @@ def test_exec_plugin_is_run_and_its_expired_token_renewed(fake: FakeApi, tmp_pat
         "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential',\n"
         "  'status': {'token': f't{n}', 'expirationTimestamp': '2020-01-01T00:00:00Z'}}))\n"
     )
-    user: dict[str, object] = {"exec": {
-        "apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": [str(plugin)],
-        "interactiveMode": "Never",
-    }}
+    user: dict[str, object] = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": [str(plugin)],
+            "interactiveMode": "Never",
+        }
+    }
     client = Client.connect(str(kubeconfig(tmp_path / "config", fake.url, user)))
     client.get(THINGS)
     client.get(THINGS)

@@ -100,9 +100,7 @@ def test_reflector_sees_a_frozen_server_and_goes_on_after_it(
         assert time.monotonic() - began < 1.5
 
 
-def test_lease_is_lost_in_time_when_the_server_freezes(
-    live: Client, control_plane: ControlPlane, api: Api
-) -> None:
+def test_lease_is_lost_in_time_when_the_server_freezes(live: Client, control_plane: ControlPlane, api: Api) -> None:
     if api.find("namespaces", "dra-gate") is None:
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dra-gate"}})
     one, two = Candidate(live, "one"), Candidate(live, "two")

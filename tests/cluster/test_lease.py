@@ -22,7 +22,11 @@ class Candidate:
     def __init__(self, client: Client, name: str, timing: Timing = FAST) -> None:
         self.log: list[tuple[str, float]] = []
         self.lease = Lease(
-            client, "dra-gate", "controller", name, timing=timing,
+            client,
+            "dra-gate",
+            "controller",
+            name,
+            timing=timing,
             on_started=lambda: self.log.append(("started", time.monotonic())),
             on_stopped=lambda: self.log.append(("stopped", time.monotonic())),
         )
@@ -74,10 +78,20 @@ def test_first_takes_it_second_waits_and_takes_over_when_it_is_given_up(
 def test_dead_holder_is_followed_after_its_time_and_not_before(
     fake: FakeApi, client: Client, candidates: tuple[Candidate, Candidate]
 ) -> None:
-    fake.put(LEASES, {"metadata": {"name": "controller", "namespace": "dra-gate"}, "spec": {
-        "holderIdentity": "dead", "leaseDurationSeconds": 2, "leaseTransitions": 4,
-        # Its clock was a day ahead or behind: no matter, ours says how long it stays unchanged.
-        "renewTime": "2099-01-01T00:00:00.000000Z", "acquireTime": "2001-01-01T00:00:00.000000Z"}})
+    fake.put(
+        LEASES,
+        {
+            "metadata": {"name": "controller", "namespace": "dra-gate"},
+            "spec": {
+                "holderIdentity": "dead",
+                "leaseDurationSeconds": 2,
+                "leaseTransitions": 4,
+                # Its clock was a day ahead or behind: no matter, ours says how long it stays unchanged.
+                "renewTime": "2099-01-01T00:00:00.000000Z",
+                "acquireTime": "2001-01-01T00:00:00.000000Z",
+            },
+        },
+    )
     began = time.monotonic()
     one, _ = candidates
     one.lease.start()

@@ -195,11 +195,20 @@ def resets(fake: FakeApi) -> None:
     fake.break_connections()
 
 
-@pytest.mark.parametrize(("ill", "seconds"), [
-    (dead, 5.0), (answer(500, "InternalError"), 1.5), (answer(429, "TooManyRequests"), 1.5),
-    (answer(403, "Forbidden"), 1.5), (answer(200, "no list at all"), 1.5), (gone_events, 1.5), (empty_closes, 1.5),
-    (resets, 1.5),
-], ids=["dead", "500", "429", "403", "nonsense", "410", "empty-close", "reset"])
+@pytest.mark.parametrize(
+    ("ill", "seconds"),
+    [
+        (dead, 5.0),
+        (answer(500, "InternalError"), 1.5),
+        (answer(429, "TooManyRequests"), 1.5),
+        (answer(403, "Forbidden"), 1.5),
+        (answer(200, "no list at all"), 1.5),
+        (gone_events, 1.5),
+        (empty_closes, 1.5),
+        (resets, 1.5),
+    ],
+    ids=["dead", "500", "429", "403", "nonsense", "410", "empty-close", "reset"],
+)
 def test_attempts_at_an_ill_server_are_few_and_its_return_is_noticed(
     ill: Callable[[FakeApi], None], seconds: float, tmp_path: Path
 ) -> None:
