@@ -22,7 +22,7 @@ from controlplane.forwarder import Forwarder
 from controlplane.processes import free_port
 
 NAMESPACE = "dra-gate"
-RBAC = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
+RBAC = Path(__file__).parents[2] / "deploy" / "base" / "rbac.yaml"
 _CONTROLLER = "gate-controller"
 
 

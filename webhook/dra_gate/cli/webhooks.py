@@ -34,8 +34,8 @@ class _Dumper(yaml.SafeDumper):
 @click.option(
     "--ca-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    required=True,
-    help="PEM certificates that sign the gate's certificate; several while the CA changes.",
+    help="PEM certificates that sign the gate's certificate; several while the CA changes. Without it the caBundle is "
+    "left out, for `dra-gate controller --own-certificates` or cert-manager to put in, and applying again keeps it.",
 )
 @click.option(
     "--policies",
@@ -53,7 +53,12 @@ class _Dumper(yaml.SafeDumper):
 )
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
 def command(
-    url: str | None, service: str | None, ca_file: Path, policies: str | None, writers: tuple[str, ...], output: str
+    url: str | None,
+    service: str | None,
+    ca_file: Path | None,
+    policies: str | None,
+    writers: tuple[str, ...],
+    output: str,
 ) -> None:
     """Print the mutating and the validating webhook configuration.
 
@@ -72,9 +77,12 @@ def command(
     made = configurations(
         url=None if url is None else _checked_url(url),
         service=None if service is None else _checked_service(service),
-        ca_bundle=_checked_bundle(ca_file),
+        ca_bundle=b"" if ca_file is None else _checked_bundle(ca_file),
         writers=writers,
     )
+    if ca_file is None:
+        for hook in (hook for one in made for hook in one["webhooks"]):
+            del hook["clientConfig"]["caBundle"]
     click.echo(_text(made, output), nl=False)
 
 
