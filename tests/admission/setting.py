@@ -94,6 +94,14 @@ def asking(count: Any, resource: str = "nvidia.com/gpu") -> dict[str, Any]:
     return {"name": "c", "image": "a", "resources": {"limits": {resource: count}, "requests": {resource: count}}}
 
 
+def labelled(name: str, **labels: str) -> dict[str, Any]:
+    """A namespace with labels of our domain."""
+    return {
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {f"dra-gate.io/{k}": v for k, v in labels.items()}},
+    }
+
+
 def load_table(path: Path) -> list[dict[str, Any]]:
     loaded: list[dict[str, Any]] = yaml.safe_load(path.read_text())
     return loaded

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from admission import setting
-from admission.setting import asking, pod, request
+from admission.setting import asking, labelled, pod, request
 from dra_gate.admission.mutate import mutate
 from dra_gate.admission.verdict import Verdict
 from dra_gate.kube.patch import apply
@@ -127,13 +127,6 @@ def codes(verdict: Verdict) -> list[str]:
 def test_over_quota_is_refused_before_anything_is_changed() -> None:
     verdict = mutate(request(pod(containers=[asking(5)]), namespace="moss"), setting.facts())
     assert (verdict.allowed, codes(verdict), verdict.patch) == (False, ["QUOTA"], ())
-
-
-def labelled(name: str, **labels: str) -> dict[str, Any]:
-    return {
-        "kind": "Namespace",
-        "metadata": {"name": name, "labels": {f"dra-gate.io/{k}": v for k, v in labels.items()}},
-    }
 
 
 @pytest.mark.parametrize(

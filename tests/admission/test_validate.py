@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from admission import setting
-from admission.setting import asking, pod, request
+from admission.setting import asking, labelled, pod, request
 from dra_gate.admission.mutate import mutate
 from dra_gate.admission.request import denial_message
 from dra_gate.admission.validate import validate
@@ -17,13 +17,6 @@ from dra_gate.kube.patch import apply
 def converted(obj: dict[str, Any], namespace: str = "fern-dev") -> dict[str, Any]:
     result: dict[str, Any] = apply(obj, list(mutate(request(obj, namespace=namespace), setting.facts()).patch))
     return result
-
-
-def labelled(name: str, **labels: str) -> dict[str, Any]:
-    return {
-        "kind": "Namespace",
-        "metadata": {"name": name, "labels": {f"dra-gate.io/{k}": v for k, v in labels.items()}},
-    }
 
 
 def test_what_mutate_made_is_admitted() -> None:

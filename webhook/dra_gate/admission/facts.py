@@ -7,7 +7,7 @@ decision, never during it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dra_gate.fairness.charge import Charge
 from dra_gate.kube.raw import Object
@@ -41,13 +41,34 @@ class ClaimFacts:
     reached: tuple[Reached, ...]
 
 
+class BehindError(Exception):
+    """A stamp names a policy set or a Gate generation that these facts do not know (yet): look again, then decide.
+
+    Not a verdict: whoever asked fetches the Gate once and asks again with what it then knows.
+    """
+
+    def __init__(self, digest: str, generation: int) -> None:
+        super().__init__(f"policy set {digest} at Gate generation {generation} is not known here")
+        self.digest = digest
+        self.generation = generation
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One moment's view of the cluster. Mappings may be live caches: they are read, never written, by decisions."""
+    """One moment's view of the cluster. Mappings may be live caches: they are read, never written, by decisions.
+
+    `policy_set` is the active one, which new Pods get; `accepted` are others whose stamps are still honoured, each with
+    its compiled templates. `previous_labels` holds what the labels of namespaces were that changed lane or mode a
+    moment ago (None: not gated): replicas see such a change a moment apart.
+    """
 
     policy_set: PolicySet
     index: TemplateIndex
+    accepted: Mapping[str, tuple[PolicySet, TemplateIndex]] = field(default_factory=dict)  # by digest
     gate_generation: int = 0
+    lane_override: str = ""
+    lane_previous: str = ""
+    previous_labels: Mapping[str, Mapping[str, str] | None] = field(default_factory=dict)
     writers: frozenset[str] = frozenset()  # user names of the gate's own accounts
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # name -> labels
     # Extended resource names that give a gated device, and the class behind each: the classes' own names, their
@@ -57,3 +78,10 @@ class Facts:
     templates: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)  # (namespace, name)
     claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
     used: Mapping[str, Charge] = field(default_factory=dict)  # by tenant
+
+    def under(self, digest: str) -> Facts | None:
+        """The same facts under the honoured set of that digest; None for a set that is not honoured."""
+        if digest == self.policy_set.digest:
+            return self
+        found = self.accepted.get(digest)
+        return None if found is None else replace(self, policy_set=found[0], index=found[1])

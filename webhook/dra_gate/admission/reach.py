@@ -15,26 +15,31 @@ from dra_gate.policy.model import Model
 
 # Tenants write selectors too: an expression that needs more steps than this counts as accepting, it does not stall us.
 _STEPS = 20_000
-_PROGRAMS = 4096
+_REMEMBERED = 4096
 
 
 class Reach:
-    """What is known of device classes and of the published devices of the drivers that the catalogue uses.
+    """Which device classes are gated, and which claims can reach a device through them.
 
-    A class is gated when a catalogue model names it, or when its selectors accept such a device. Each driver also
-    counts as publishing one device without any attribute: a class that says only `device.driver == …` is caught before
-    its first slice appears. A selector that fails or does not compile accepts: unknown means gated.
+    A class is gated when a catalogue model names it, or when its selectors accept a published device of a driver that
+    the catalogue uses. Each such driver also counts as publishing one device without any attribute: a class that says
+    only `device.driver == …` is caught before its first slice appears. A selector that fails or does not compile
+    accepts: unknown means gated.
     """
 
     def __init__(self, models: Iterable[Model]) -> None:
         listed = list(models)
         self._named = frozenset(model.device_class for model in listed)
-        self._drivers = sorted({model.driver for model in listed})
-        self._bare = [cel.Device(driver, {}, {}, allow_multiple_allocations=False) for driver in self._drivers]
+        self._drivers = tuple(sorted({model.driver for model in listed}))
         self._classes: dict[str, tuple[str, ...]] = {}
-        self._devices: dict[str, list[cel.Device]] = {}
+        self._programs: dict[str, cel.Program | None] = {}  # of classes, which are few
         self._gated: dict[str, str] = {}
-        self._programs: dict[str, cel.Program | None] = {}
+        self._answers: dict[tuple[str, str], bool] = {}  # (selector, driver) -> could accept
+
+    def same_as(self, models: Iterable[Model]) -> bool:
+        """Other models would be judged alike: they name the same classes and use the same drivers."""
+        other = Reach(models)
+        return (self._named, self._drivers) == (other._named, other._drivers)
 
     @property
     def gated(self) -> Mapping[str, str]:
@@ -46,43 +51,39 @@ class Reach:
         """The names of the classes that exist."""
         return self._classes.keys()
 
-    def set_class(self, name: str, spec: Object) -> None:
-        """A DeviceClass was made or changed."""
+    def set_class(self, name: str, spec: Object) -> bool:
+        """A DeviceClass was made or changed. True when published devices should be judged again for it."""
         self._classes[name] = tuple(
             text(at(selector, "cel", "expression")) for selector in sequence(mapping(spec).get("selectors"))
         )
         self._gated.pop(name, None)
-        self._judge_class(name, self._all_devices())
+        for driver in self._drivers:
+            self._judge(name, cel.Device(driver))
+        return name not in self._gated
 
     def drop_class(self, name: str) -> None:
         """A DeviceClass is gone."""
         self._classes.pop(name, None)
         self._gated.pop(name, None)
 
-    def set_slice(self, name: str, spec: Object) -> bool:
-        """A ResourceSlice was made or changed. True when a class became gated by it.
+    def judge_slice(self, spec: Object) -> bool:
+        """Look at a slice's devices (`driver` and `devices`). True when a class became gated by them.
 
         A class stays gated when the device that it accepted goes: it may come back, and nothing is lost by knowing.
         """
         driver = text(spec.get("driver"))
-        if driver not in self._drivers:
+        open_classes = [name for name in self._classes if name not in self._gated]
+        if driver not in self._drivers or not open_classes:
             return False
-        devices = []
+        before = len(self._gated)
         for raw in sequence(spec.get("devices")):
             try:
-                devices.append(cel.device_of(driver, mapping(raw)))
+                device = cel.device_of(driver, mapping(raw))
             except ValueError:
                 continue  # the API server refuses such a device; a recorded file may hold one
-        self._devices[name] = devices
-        before = len(self._gated)
-        for class_name in self._classes:
-            if class_name not in self._gated:
-                self._judge_class(class_name, devices)
+            for name in open_classes:
+                self._judge(name, device)
         return len(self._gated) != before
-
-    def drop_slice(self, name: str) -> None:
-        """A ResourceSlice is gone."""
-        self._devices.pop(name, None)
 
     def of_spec(self, spec: Object) -> tuple[Reached, ...]:
         """The requests of a claim spec that can give a gated device."""
@@ -106,22 +107,24 @@ class Reach:
             return f"device class {name or '(none)'} is not known"
         if name not in self._gated:
             return ""
-        # A broad class narrowed by the request's own selectors (a NIC picked out of everything) gives no gated device.
-        for device in self._all_devices():
-            if self._accepts(self._classes[name], device) and self._accepts(alternative.selectors, device):
-                return f"device class {name} and its selectors accept a device of driver {device.driver}"
+        # A broad class, narrowed by the request's own selectors to another driver's devices, gives no gated one. More
+        # than the driver is not looked at: whoever writes selectors must not choose how much work that is.
+        for driver in self._drivers:
+            if all(self._could_accept(selector, driver) for selector in (*self._classes[name], *alternative.selectors)):
+                return f"device class {name} and its selectors can accept a device of driver {driver}"
         return ""
 
-    def _judge_class(self, name: str, devices: Iterable[cel.Device]) -> None:
-        for device in devices:
-            if self._accepts(self._classes[name], device):
-                self._gated[name] = f"it accepts a device of driver {device.driver}"
-                return
+    def _could_accept(self, selector: str, driver: str) -> bool:
+        key = (selector, driver)
+        if key not in self._answers:
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+            self._answers[key] = cel.could_accept(selector, driver, _STEPS)
+        return self._answers[key]
 
-    def _all_devices(self) -> Iterable[cel.Device]:
-        yield from self._bare
-        for devices in self._devices.values():
-            yield from devices
+    def _judge(self, name: str, device: cel.Device) -> None:
+        if name not in self._gated and self._accepts(self._classes[name], device):
+            self._gated[name] = f"it accepts a device of driver {device.driver}"
 
     def _accepts(self, expressions: tuple[str, ...], device: cel.Device) -> bool:
         for expression in expressions:
@@ -137,7 +140,7 @@ class Reach:
 
     def _program(self, expression: str) -> cel.Program | None:
         if expression not in self._programs:
-            if len(self._programs) >= _PROGRAMS:
+            if len(self._programs) >= _REMEMBERED:
                 self._programs.clear()
             try:
                 self._programs[expression] = cel.compile(expression)

@@ -15,7 +15,6 @@ from dra_gate.kube.pod import display_name
 __all__ = ["Answer", "BadRequest", "Record", "Route", "answer"]
 
 Route = Literal["mutate", "validate"]
-_DECIDE = {"mutate": mutate, "validate": validate}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,14 @@ class Answer:
     verdict: Verdict
 
 
-def answer(route: Route, body: bytes, facts: Facts) -> Answer:
-    """Answer the AdmissionReview in `body`. Raises BadRequest for what is none."""
+def answer(route: Route, body: bytes, facts: Facts, *, may_look_again: bool = False) -> Answer:
+    """Answer the AdmissionReview in `body`. Raises BadRequest for what is none.
+
+    With `may_look_again`, raises BehindError where newer facts might say something else.
+    """
     request = parse(body)
-    verdict = _DECIDE[route](request, facts)
+    mutating = route == "mutate"
+    verdict = mutate(request, facts) if mutating else validate(request, facts, may_look_again=may_look_again)
     return Answer(respond(request, verdict), _record(route, request, verdict), verdict)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, NEVER_GATED, Facts
@@ -33,13 +34,37 @@ def scope_of(namespace: str, facts: Facts) -> Scope | None:
     """
     if not namespace or namespace in NEVER_GATED:
         return None
-    labels = facts.namespaces.get(namespace)
-    if labels is None:
-        lane, mode = "dra", "enforce"
-    elif LANE_LABEL not in labels:
+    labels = facts.namespaces.get(namespace, _UNKNOWN)
+    return _scope(namespace, labels, facts.lane_override, facts)
+
+
+def earlier_scopes(namespace: str, facts: Facts) -> list[Scope | None]:
+    """What the scope was just before labels or the switch changed, None for "not gated"; nothing when nothing did.
+
+    Another replica may still have seen that when it mutated the Pod: what was right a moment ago is not refused.
+    """
+    if namespace in NEVER_GATED:
+        return []
+    labels = facts.namespaces.get(namespace, _UNKNOWN)
+    earlier = facts.previous_labels.get(namespace, labels)
+    if earlier is labels and facts.lane_previous == facts.lane_override:
+        return []
+    overrides = dict.fromkeys((facts.lane_override, facts.lane_previous))
+    labelled = (labels, earlier) if earlier is not labels else (labels,)
+    return [
+        None if before is None else _scope(namespace, before, override, facts)
+        for override in overrides
+        for before in labelled
+    ]
+
+
+_UNKNOWN: Mapping[str, str] = {LANE_LABEL: "dra"}
+
+
+def _scope(namespace: str, labels: Mapping[str, str], override: str, facts: Facts) -> Scope | None:
+    if LANE_LABEL not in labels:
         return None
-    else:
-        lane, mode = labels[LANE_LABEL], labels.get(MODE_LABEL, "enforce")
+    lane, mode = override or labels[LANE_LABEL], labels.get(MODE_LABEL, "enforce")
     tenant = facts.policy_set.tenant_of(namespace)
     policy = None if tenant is None else facts.policy_set.policies[tenant.policy_for(namespace)]
     return Scope(namespace, lane, mode if mode in MODES else "enforce", tenant, policy)

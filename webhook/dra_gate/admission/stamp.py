@@ -44,3 +44,13 @@ def stamp_on(pod: Object) -> dict[str, object]:
     """The stamp annotations that `pod` carries, true or not."""
     annotations: Mapping[str, object] = mapping(at(pod, "metadata", "annotations"))
     return {key: annotations[key] for key in KEYS if key in annotations}
+
+
+def generation_of(stamp: Mapping[str, object]) -> int:
+    """The Gate generation that a stamp names; -1 where it names none."""
+    written = stamp.get(GATE_GENERATION)
+    return (
+        int(written)
+        if isinstance(written, str) and written.isascii() and written.isdigit() and len(written) < 19
+        else -1
+    )

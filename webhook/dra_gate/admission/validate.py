@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dra_gate.admission import convert, rules
-from dra_gate.admission.facts import Facts
+from dra_gate.admission import stamp as stamps
+from dra_gate.admission.facts import BehindError, Facts
 from dra_gate.admission.mutate import changes
 from dra_gate.admission.outcome import outcome
 from dra_gate.admission.request import Request
 from dra_gate.admission.rules.quota import charge_of
 from dra_gate.admission.rules.rule import Context
-from dra_gate.admission.scope import Scope, is_mirror, scope_of
+from dra_gate.admission.scope import Scope, earlier_scopes, is_mirror, scope_of
 from dra_gate.admission.verdict import IGNORED, Verdict
 from dra_gate.kube.patch import apply
-from dra_gate.kube.raw import Object
+from dra_gate.kube.raw import Object, text
 
 _JUDGED = ("CREATE", "UPDATE")
 LANE_NOT_SERVED = (
@@ -21,17 +22,43 @@ LANE_NOT_SERVED = (
 )
 
 
-def validate(request: Request, facts: Facts) -> Verdict:
+def validate(request: Request, facts: Facts, *, may_look_again: bool = False) -> Verdict:
     """The verdict of the validating webhook.
 
     CREATE is judged in full, UPDATE only by the rules about changes: nobody is held back for what a Pod already is.
-    Subresources, DELETE and CONNECT pass.
+    Subresources, DELETE and CONNECT pass. A stamp is judged by the policy set that it names, if that is honoured.
+    With `may_look_again`, raises BehindError for a stamp that names what these facts do not know.
     """
     if request.subresource or request.operation not in _JUDGED or is_mirror(request):
         return IGNORED
     scope = scope_of(request.namespace, facts)
     if scope is None:
         return IGNORED
+    if request.is_about("", "pods", "CREATE"):
+        facts = _facts_of_stamp(request, facts, may_look_again=may_look_again)
+        scope = scope_of(request.namespace, facts) or scope
+    verdict = _judged(request, scope, facts)
+    if verdict.findings:
+        for earlier in earlier_scopes(request.namespace, facts):
+            before = IGNORED if earlier is None else _judged(request, earlier, facts)
+            if not before.findings:
+                return before
+    return verdict
+
+
+def _facts_of_stamp(request: Request, facts: Facts, *, may_look_again: bool) -> Facts:
+    """The facts under the set that the Pod's stamp names, or the active one where it names none that counts."""
+    stamped = stamps.stamp_on(request.object)
+    digest, generation = text(stamped.get(stamps.POLICY_SET)), stamps.generation_of(stamped)
+    if not digest:
+        return facts
+    known = facts.under(digest)
+    if may_look_again and (known is None or generation > facts.gate_generation):
+        raise BehindError(digest, generation)
+    return known or facts
+
+
+def _judged(request: Request, scope: Scope, facts: Facts) -> Verdict:
     if scope.lane == "device-plugin":
         asks = any(True for _ in convert.device_requests(request.object, facts))
         return outcome(scope, (), facts, warnings=(LANE_NOT_SERVED,) if asks else ())

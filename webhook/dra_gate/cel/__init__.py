@@ -2,7 +2,7 @@
 
 from dra_gate.cel.device import Attribute, Device, device_of
 from dra_gate.cel.problems import CelError, Problem
-from dra_gate.cel.program import DEFAULT_STEPS, Program, check, compile  # noqa: A004 - see program.compile
+from dra_gate.cel.program import DEFAULT_STEPS, Program, check, compile, could_accept  # noqa: A004 - see compile
 from dra_gate.cel.values import BudgetExceeded, EvaluationError
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "Program",
     "check",
     "compile",
+    "could_accept",
     "device_of",
 ]

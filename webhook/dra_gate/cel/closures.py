@@ -70,6 +70,15 @@ def forced(slot: int) -> Closure:
     return lambda frame: frame[slot].get(frame)
 
 
+def not_known(name: str) -> Closure:
+    """A field of the device that nothing is known of: what hangs on it is an error, which `&&` and `||` absorb."""
+
+    def fail(frame: Frame) -> Any:  # noqa: ARG001 - what is not known is in no frame
+        raise EvaluationError(f"{name} is not known")
+
+    return fail
+
+
 def as_optional(value: Any) -> Optional:
     """`value` itself if it is an optional; raises `no such overload` if not."""
     if type(value) is not Optional:

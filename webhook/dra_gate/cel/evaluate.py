@@ -24,6 +24,7 @@ from dra_gate.cel.closures import (
     indexed,
     matching,
     membership,
+    not_known,
     optionally_indexed,
     ordering,
     priced,
@@ -47,9 +48,13 @@ class UnsupportedError(Exception):
         self.node = node
 
 
-def closure_of(tree: Node) -> tuple[Closure, int]:
-    """The closure of a tree and the number of slots that its frame needs; raises UnsupportedError."""
-    builder = _Builder()
+def closure_of(tree: Node, unknown: frozenset[str] = frozenset()) -> tuple[Closure, int]:
+    """The closure of a tree and the number of slots that its frame needs; raises UnsupportedError.
+
+    Reading a field of `device` that is in `unknown` is an error when evaluated, `has()` of something in it too: what is
+    true or false all the same does not depend on it.
+    """
+    builder = _Builder(unknown)
     closure = builder.build(tree, {name: slot for slot, name in enumerate(FIELDS)})
     return closure, builder.slots
 
@@ -57,8 +62,9 @@ def closure_of(tree: Node) -> tuple[Closure, int]:
 class _Builder:
     """Builds closures and hands out slots; a slot is never reused, so nested scopes cannot meet."""
 
-    def __init__(self) -> None:
+    def __init__(self, unknown: frozenset[str]) -> None:
         self.slots = BUDGET + 1
+        self._unknown = unknown
 
     def build(self, node: Node, scope: dict[str, int]) -> Closure:
         """The closure of one node; `scope` maps the names it may use to slots."""
@@ -89,6 +95,8 @@ class _Builder:
     # --- names and fields ---------------------------------------------------------------------------------------------
 
     def _name(self, node: Name, scope: dict[str, int]) -> Closure:
+        if node.name in self._unknown:
+            return not_known(node.name)
         slot = scope.get(node.name)
         if slot is not None:
             if slot < 0:
@@ -107,12 +115,14 @@ class _Builder:
     def _attribute(self, operand: Node, field: str) -> Closure | None:
         """`device.attributes['domain'].field`, which nearly every selector reads, in one step."""
         match operand:
-            case Call(function="_[_]", args=(Name(name=name), Literal(value=str(domain)))) if name in FIELDS[:2]:
+            case Call(function="_[_]", args=(Name(name=name), Literal(value=str(domain)))):
                 pass
-            case Select(operand=Name(name=name), field=domain, test=False) if name in FIELDS[:2]:
+            case Select(operand=Name(name=name), field=domain, test=False):
                 pass
             case _:
                 return None
+        if name not in FIELDS[:2] or name in self._unknown:
+            return None
         slot = FIELDS.index(name)
 
         def attribute(frame: Frame) -> Any:

@@ -14,7 +14,7 @@ from dra_gate.cel.guards import unguarded
 from dra_gate.cel.library import Budget
 from dra_gate.cel.problems import CelError, Problem
 from dra_gate.cel.tree import Node
-from dra_gate.cel.values import KINDS, EvaluationError
+from dra_gate.cel.values import KINDS, BudgetExceeded, EvaluationError
 
 DEFAULT_STEPS: Final = 1_000_000
 
@@ -64,6 +64,25 @@ def compile(expression: str) -> Program:  # noqa: A001 - what it is called every
         return Program(expression, *closure_of(tree))
     except UnsupportedError as error:
         raise CelError([_unsupported(error)]) from error
+
+
+_ALL_BUT_DRIVER: Final = frozenset(FIELDS) - {"device.driver"}
+
+
+def could_accept(expression: str, driver: str, steps: int = DEFAULT_STEPS) -> bool:
+    """Whether a selector could accept some device of `driver`, whatever its attributes and capacity.
+
+    False only for a selector that compiles and is false for every such device. What depends on anything but the driver,
+    or takes more than about `steps` steps, could be true.
+    """
+    tree, problems = parse(expression, STORED)
+    if tree is None or problems:
+        return True
+    try:
+        program = Program(expression, *closure_of(tree, _ALL_BUT_DRIVER))
+        return program.evaluate(Device(driver), steps)
+    except (UnsupportedError, EvaluationError, BudgetExceeded):
+        return True
 
 
 def check(expression: str, label: str | None = None) -> list[Problem]:

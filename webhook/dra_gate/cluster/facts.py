@@ -8,22 +8,30 @@ none.
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
+import zlib
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from dra_gate.admission.configurations import GATE_WRITERS
-from dra_gate.admission.facts import ClaimFacts, Facts
+from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, ClaimFacts, Facts
 from dra_gate.admission.reach import Reach
+from dra_gate.admission.sets import PolicySets
 from dra_gate.fairness.charge import NOTHING, Charge, allocated_charge, claim_charge
 from dra_gate.fairness.holding import POD_CLAIM_ANNOTATION, PodHolding, held, pod_holding
 from dra_gate.kube.claim import UnknownAllocationMode
-from dra_gate.kube.pod import IMPLICIT_PREFIX
+from dra_gate.kube.pod import IMPLICIT_PREFIX, claim_entries, containers, extended_resource_names, is_finished
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.compile import TemplateIndex, templates_of
 from dra_gate.policy.model import PolicySet
 
 Key = tuple[str, str]  # namespace (empty for cluster-scoped objects) and name
+
+_SWITCH = ""  # stands among namespaces for the Gate's lane switch
+EARLIER_SECONDS = 5.0  # for so long what labels or the switch said before still counts: replicas differ by less
 
 DRA = "/apis/resource.k8s.io/v1/"
 # List and watch paths by kind, in the order in which they are best read: classes before what names them.
@@ -76,36 +84,75 @@ class KindSink:
 
 
 class World:
-    """The cluster under one policy set. `writers` are the user names of the gate's own accounts."""
+    """The cluster as decisions see it, under the policy sets that count. `writers` are the gate's own accounts.
+
+    Objects may arrive before any set does: they are kept in a form that every set can be judged from. `clock` gives
+    seconds that never go back; it only says how long ago labels changed.
+    """
 
     def __init__(
-        self, policy_set: PolicySet, *, gate_generation: int = 0, writers: Iterable[str] = GATE_WRITERS
+        self,
+        policy_set: PolicySet | None = None,
+        *,
+        writers: Iterable[str] = GATE_WRITERS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._policy_set = policy_set
-        self._index: TemplateIndex = templates_of(policy_set)
-        self._generation = gate_generation
         self._writers = frozenset(writers)
+        self._clock = clock
         self._lock = threading.Lock()
-        self._reach = Reach(policy_set.models.values())
+        self._indexes: dict[str, TemplateIndex] = {}
+        self._sets: PolicySets | None = None
+        self._reach = Reach(())
         self._extended_names: dict[str, str] = {}  # class -> its extendedResourceName
+        self._class_specs: dict[str, Object] = {}
+        self._slices: dict[str, bytes] = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._previous_labels: dict[str, Mapping[str, str] | None] = {}
+        self._changed: deque[tuple[float, str]] = deque()  # when the lane or mode of which namespace changed
         self._templates: dict[Key, ClaimFacts] = {}
         self._claims: dict[Key, ClaimFacts] = {}
         self._holdings = _Holdings(self._charge_of_template)
         self._pods: dict[Key, Object] = {}
         self._fixed_used: dict[str, Charge] = {}
         self._sinks = {
-            "Namespace": self._sink(self._set_namespace, lambda key: self._namespaces.pop(key[1], None)),
+            "Namespace": self._sink(self._set_namespace, self._drop_namespace),
             "DeviceClass": self._sink(self._set_class, self._drop_class),
-            "ResourceSlice": self._sink(self._set_slice, lambda key: self._reach.drop_slice(key[1])),
+            "ResourceSlice": self._sink(self._set_slice, self._drop_slice),
             "ResourceClaimTemplate": self._sink(self._set_template, self._drop_template),
             "ResourceClaim": self._sink(self._set_claim, self._drop_claim),
             "Pod": self._sink(self._set_pod, self._drop_pod),
         }
-        self._facts = self._assemble()
+        self._facts: Facts | None = None
+        if policy_set is not None:
+            self.use(PolicySets(policy_set))
+
+    @property
+    def ready(self) -> bool:
+        """A policy set is in use: before that there are no facts to decide by."""
+        return self._facts is not None
+
+    def use(self, sets: PolicySets) -> None:
+        """Decide by `sets` from now on. What they compile to is made before anybody waits for it."""
+        indexes = {s.digest: self._indexes.get(s.digest) or templates_of(s) for s in sets.all}
+        with self._lock:
+            before = self._sets
+            self._indexes, self._sets = indexes, sets
+            if before is not None and before.lane_override != sets.lane_override:
+                self._changed.append((self._clock(), _SWITCH))
+            models = [model for policy_set in sets.all for model in policy_set.models.values()]
+            if not self._reach.same_as(models):
+                self._reach = Reach(models)
+                for name, spec in self._class_specs.items():
+                    self._reach.set_class(name, spec)
+                for packed in self._slices.values():
+                    self._reach.judge_slice(_unpacked(packed))
+            self._judge_again()
 
     def facts(self) -> Facts:
-        """The facts of this moment: its mappings go on changing as objects arrive."""
+        """The facts of this moment: its mappings go on changing as objects arrive. Only after a set is in use."""
+        if self._changed and self._changed[0][0] + EARLIER_SECONDS < self._clock():
+            self._forget_earlier()
+        assert self._facts is not None  # noqa: S101 - readiness waits for it
         return self._facts
 
     def sinks(self) -> dict[str, KindSink]:
@@ -124,26 +171,35 @@ class World:
         """What `tenant` holds already, said by the caller; it wins over what the objects say."""
         with self._lock:
             self._fixed_used[tenant] = charge
-            self._facts = self._assemble()
+            self._assemble()
 
     # Each method below runs with the lock held.
 
-    def _sink(self, upsert: Callable[[Key, Object], None], delete: Callable[[Key], object]) -> KindSink:
-        return KindSink(upsert, lambda key: (delete(key), None)[1], self._lock)
+    def _sink(self, upsert: Callable[[Key, Object], None], delete: Callable[[Key], None]) -> KindSink:
+        return KindSink(upsert, delete, self._lock)
 
-    def _assemble(self) -> Facts:
+    def _assemble(self) -> None:
+        sets = self._sets
+        if sets is None:
+            return
         resources: dict[str, str] = {}
         for name in self._reach.gated:
             resources[IMPLICIT_PREFIX + name] = name
             if self._extended_names.get(name):
                 resources[self._extended_names[name]] = name
-        for policy in self._policy_set.policies.values():
-            for name in policy.serves:
-                resources.setdefault(name, self._policy_set.models[policy.candidates[0]].device_class)
-        return Facts(
-            policy_set=self._policy_set,
-            index=self._index,
-            gate_generation=self._generation,
+        for policy_set in sets.all:
+            for policy in policy_set.policies.values():
+                for name in policy.serves:
+                    resources.setdefault(name, policy_set.models[policy.candidates[0]].device_class)
+        lane_is_new = any(name == _SWITCH for _, name in self._changed)
+        self._facts = Facts(
+            policy_set=sets.active,
+            index=self._indexes[sets.active.digest],
+            accepted={s.digest: (s, self._indexes[s.digest]) for s in sets.accepted},
+            gate_generation=sets.generation,
+            lane_override=sets.lane_override,
+            lane_previous=sets.lane_previous if lane_is_new else sets.lane_override,
+            previous_labels=self._previous_labels,
             writers=self._writers,
             namespaces=self._namespaces,
             device_resources=resources,
@@ -154,56 +210,99 @@ class World:
         )
 
     def _is_device(self, resource: str) -> bool:
-        return resource in self._facts.device_resources
+        return self._facts is not None and resource in self._facts.device_resources
+
+    def _forget_earlier(self) -> None:
+        with self._lock:
+            limit = self._clock() - EARLIER_SECONDS
+            while self._changed and self._changed[0][0] < limit:
+                _, name = self._changed.popleft()
+                if not any(name == other for _, other in self._changed):
+                    self._previous_labels.pop(name, None)
+            self._assemble()
 
     def _set_namespace(self, key: Key, obj: Object) -> None:
-        self._namespaces[key[1]] = mapping(at(obj, "metadata", "labels"))
+        labels = mapping(at(obj, "metadata", "labels"))
+        kept = {label: text(labels[label]) for label in (LANE_LABEL, MODE_LABEL) if label in labels}
+        before = self._namespaces.get(key[1])
+        self._namespaces[key[1]] = kept
+        if before is not None and before != kept:
+            self._previous_labels[key[1]] = before if LANE_LABEL in before else None
+            self._changed.append((self._clock(), key[1]))
+
+    def _drop_namespace(self, key: Key) -> None:
+        self._namespaces.pop(key[1], None)
 
     def _set_class(self, key: Key, obj: Object) -> None:
         spec = mapping(obj.get("spec"))
+        self._class_specs[key[1]] = spec
         self._extended_names[key[1]] = text(spec.get("extendedResourceName"))
-        self._reach.set_class(key[1], spec)
+        if self._reach.set_class(key[1], spec):
+            for packed in self._slices.values():
+                self._reach.judge_slice(_unpacked(packed))
         self._judge_again()
 
     def _drop_class(self, key: Key) -> None:
+        self._class_specs.pop(key[1], None)
         self._extended_names.pop(key[1], None)
         self._reach.drop_class(key[1])
         self._judge_again()
 
     def _set_slice(self, key: Key, obj: Object) -> None:
-        if self._reach.set_slice(key[1], mapping(obj.get("spec"))):
+        spec = mapping(obj.get("spec"))
+        kept = {"driver": spec.get("driver"), "devices": spec.get("devices")}
+        self._slices[key[1]] = _packed(kept)
+        if self._reach.judge_slice(kept):
             self._judge_again()
+
+    def _drop_slice(self, key: Key) -> None:
+        self._slices.pop(key[1], None)
 
     def _judge_again(self) -> None:
         """What can be reached has changed. Classes come and go rarely: all that hangs on them is done anew."""
         for store, path in ((self._templates, ("spec",)), (self._claims, ())):
             for key, facts in list(store.items()):
-                store[key] = ClaimFacts(facts.spec, self._reach.of_spec(mapping(at(facts.spec, *path))))
-        self._facts = self._assemble()
+                store[key] = self._judged(facts.spec, path)
+        self._assemble()
         for key, pod in self._pods.items():
             self._hold(key, pod)
+        for key in self._claims:
+            self._holdings.recharge_claim(key, self._tenant(key[0]), self._claims[key])
+
+    def _judged(self, spec: Object, path: tuple[str, ...]) -> ClaimFacts:
+        return ClaimFacts(spec, self._reach.of_spec(mapping(at(spec, *path))))
 
     def _set_template(self, key: Key, obj: Object) -> None:
         spec = mapping(obj.get("spec"))
-        self._templates[key] = ClaimFacts(spec, self._reach.of_spec(mapping(spec.get("spec"))))
-        self._holdings.changed(key[0])
+        for index in self._indexes.values():
+            compiled = index.named(key[1])
+            if compiled is not None and compiled.spec == spec:
+                spec = compiled.spec  # one copy for all namespaces
+                break
+        self._templates[key] = self._judged(spec, ("spec",))
+        self._holdings.changed(key)
 
     def _drop_template(self, key: Key) -> None:
         self._templates.pop(key, None)
 
     def _set_claim(self, key: Key, obj: Object) -> None:
+        owner = next(
+            (mapping(o) for o in sequence(at(obj, "metadata", "ownerReferences")) if mapping(o).get("kind") == "Pod"),
+            None,
+        )
         spec = mapping(obj.get("spec"))
-        found = self._claims[key] = ClaimFacts(spec, self._reach.of_spec(spec))
-        self._holdings.set_claim(key, obj, self._tenant(key[0]), gated=bool(found.reached))
+        found = self._claims[key] = self._judged(spec, ())
+        self._holdings.set_claim(key, obj, owner, self._tenant(key[0]), found)
 
     def _drop_claim(self, key: Key) -> None:
         self._claims.pop(key, None)
         self._holdings.drop_claim(key)
 
     def _set_pod(self, key: Key, obj: Object) -> None:
-        if self._tenant(key[0]) is None:
-            return
         projected = _project_pod(obj)
+        if projected is None:
+            self._drop_pod(key)
+            return
         self._pods[key] = projected
         self._hold(key, projected)
 
@@ -215,14 +314,14 @@ class World:
             self._holdings.drop_pod(key)
 
     def _tenant(self, namespace: str) -> str | None:
-        return self._policy_set.tenant_by_namespace.get(namespace)
+        return None if self._sets is None else self._sets.active.tenant_by_namespace.get(namespace)
 
     def _charge_of_template(self, namespace: str, name: str) -> Charge:
         """The worst case of a claim from the named template; nothing for one that gives no gated device."""
-        tenant = self._tenant(namespace)
-        compiled = self._index.by_name(tenant, name) if tenant is not None else None
-        if compiled is not None:
-            return claim_charge(mapping(compiled.spec.get("spec")))
+        for index in self._indexes.values():
+            compiled = index.named(name)
+            if compiled is not None:
+                return claim_charge(mapping(compiled.spec.get("spec")))
         found = self._templates.get((namespace, name))
         if found is None or not found.reached:
             return NOTHING
@@ -237,56 +336,77 @@ class _Holdings:
         self._charge_of_template = charge_of_template
         self._pods: dict[Key, PodHolding] = {}
         self._pod_by_uid: dict[str, Key] = {}
+        self._namers: dict[Key, set[Key]] = {}  # template -> Pods that name it
         self._entries: dict[tuple[str, str], Charge] = {}  # (Pod UID, claim entry) -> what its claim was given
         self._claim_entry: dict[Key, tuple[str, str]] = {}  # generated claims -> (Pod UID, claim entry)
+        self._own_claims: dict[Key, Charge | None] = {}  # claims of nobody's own -> what they were given
         self._charged: dict[tuple[str, Key], tuple[str, Charge]] = {}  # ("pod" or "claim", key) -> tenant, charge
 
     def set_pod(self, key: Key, holding: PodHolding, tenant: str | None) -> None:
-        self._pods[key] = holding
-        self._pod_by_uid[holding.uid] = key
-        if tenant is not None:
-            self._charge(("pod", key), tenant, self._of_pod(holding))
+        if self._pods.get(key) != holding:
+            self._forget_pod(key)
+            self._pods[key] = holding
+            self._pod_by_uid[holding.uid] = key
+            for _, template in holding.templates:
+                self._namers.setdefault((key[0], template), set()).add(key)
+        self._charge(("pod", key), tenant, self._of_pod(holding))
 
     def drop_pod(self, key: Key) -> None:
-        holding = self._pods.pop(key, None)
-        if holding is not None:
-            self._pod_by_uid.pop(holding.uid, None)
-        self._release(("pod", key))
+        self._forget_pod(key)
+        self._charge(("pod", key), None, NOTHING)
 
-    def set_claim(self, key: Key, claim: Object, tenant: str | None, *, gated: bool) -> None:
-        owner = next(
-            (
-                mapping(ref)
-                for ref in sequence(at(claim, "metadata", "ownerReferences"))
-                if mapping(ref).get("kind") == "Pod"
-            ),
-            None,
-        )
-        truth = allocated_charge(claim)
-        if owner is None:
-            # Nobody's own: a claim that people made, charged by itself however many Pods name it.
-            if tenant is not None and gated:
-                self._charge(("claim", key), tenant, truth or _worst_case(mapping(claim.get("spec"))))
+    def _forget_pod(self, key: Key) -> None:
+        holding = self._pods.pop(key, None)
+        if holding is None:
             return
-        entry = (text(owner.get("uid")), text(at(claim, "metadata", "annotations", POD_CLAIM_ANNOTATION)))
-        self._claim_entry[key] = entry
-        if truth is None:
-            self._entries.pop(entry, None)
+        if self._pod_by_uid.get(holding.uid) == key:
+            del self._pod_by_uid[holding.uid]
+        for _, template in holding.templates:
+            namers = self._namers.get((key[0], template), set())
+            namers.discard(key)
+            if not namers:
+                self._namers.pop((key[0], template), None)
+
+    def set_claim(self, key: Key, claim: Object, owner: Object | None, tenant: str | None, found: ClaimFacts) -> None:
+        """`owner` is the Pod that the claim was made for, if any: then it counts with the Pod, however it is named."""
+        truth = allocated_charge(claim)
+        entry = None
+        if owner is not None:
+            entry = (text(owner.get("uid")), text(at(claim, "metadata", "annotations", POD_CLAIM_ANNOTATION)))
+        self._replace_entry(key, entry, truth)
+        if entry is None:
+            self._own_claims[key] = truth
         else:
-            self._entries[entry] = truth
-        self._recharge(entry[0])
+            self._own_claims.pop(key, None)
+        self.recharge_claim(key, tenant, found)
 
     def drop_claim(self, key: Key) -> None:
-        entry = self._claim_entry.pop(key, None)
-        if entry is not None and self._entries.pop(entry, None) is not None:
-            self._recharge(entry[0])
-        self._release(("claim", key))
+        self._replace_entry(key, None, None)
+        self._own_claims.pop(key, None)
+        self._charge(("claim", key), None, NOTHING)
 
-    def changed(self, namespace: str) -> None:
-        """A template of `namespace` changed: Pods that name it may weigh differently."""
-        for key, holding in self._pods.items():
-            if key[0] == namespace and holding.templates:
-                self._recharge(holding.uid)
+    def recharge_claim(self, key: Key, tenant: str | None, found: ClaimFacts) -> None:
+        """A claim of nobody's own is charged by itself, however many Pods name it, if it can give a gated device."""
+        if key not in self._own_claims or not found.reached:
+            self._charge(("claim", key), None, NOTHING)
+            return
+        self._charge(("claim", key), tenant, self._own_claims[key] or _worst_case(found.spec))
+
+    def _replace_entry(self, key: Key, entry: tuple[str, str] | None, truth: Charge | None) -> None:
+        before = self._claim_entry.pop(key, None)
+        if before is not None:
+            self._entries.pop(before, None)
+        if entry is not None:
+            self._claim_entry[key] = entry
+            if truth is not None:
+                self._entries[entry] = truth
+        for uid in {changed[0] for changed in (before, entry) if changed is not None}:
+            self._recharge(self._pod_by_uid.get(uid))
+
+    def changed(self, template: Key) -> None:
+        """A template changed: Pods that name it may weigh differently."""
+        for key in self._namers.get(template, ()):
+            self._recharge(key)
 
     def _of_pod(self, holding: PodHolding) -> Charge:
         def charge_of(entry: str, template: str) -> Charge:
@@ -295,24 +415,21 @@ class _Holdings:
 
         return held(holding, charge_of)
 
-    def _recharge(self, uid: str) -> None:
-        key = self._pod_by_uid.get(uid)
+    def _recharge(self, key: Key | None) -> None:
         before = self._charged.get(("pod", key)) if key is not None else None
         if key is not None and before is not None:
             self._charge(("pod", key), before[0], self._of_pod(self._pods[key]))
 
-    def _charge(self, holder: tuple[str, Key], tenant: str, charge: Charge) -> None:
-        self._release(holder)
-        self._charged[holder] = (tenant, charge)
-        self.used[tenant] = self.used.get(tenant, NOTHING) + charge
-
-    def _release(self, holder: tuple[str, Key]) -> None:
+    def _charge(self, holder: tuple[str, Key], tenant: str | None, charge: Charge) -> None:
         before = self._charged.pop(holder, None)
         if before is not None:
-            tenant, charge = before
-            models = Counter(self.used[tenant].models)
-            models.subtract(charge.models)
-            self.used[tenant] = Charge(self.used[tenant].devices - charge.devices, +models)
+            used = self.used[before[0]]
+            models = Counter(used.models)
+            models.subtract(before[1].models)
+            self.used[before[0]] = Charge(used.devices - before[1].devices, +models)
+        if tenant is not None:
+            self._charged[holder] = (tenant, charge)
+            self.used[tenant] = self.used.get(tenant, NOTHING) + charge
 
 
 def _worst_case(spec: Object) -> Charge:
@@ -322,8 +439,24 @@ def _worst_case(spec: Object) -> Charge:
         return NOTHING  # validate refuses such a claim; one that is there already is the scheduler's to refuse
 
 
-def _project_pod(pod: Object) -> Object:
-    """What charges are made of: names, phase, claim entries and resources. No environment, no secrets, no volumes."""
+def _packed(value: object) -> bytes:
+    """Small: slices are kept only to be judged again when a class is new."""
+    return zlib.compress(msgspec.json.encode(value), 1)
+
+
+def _unpacked(packed: bytes) -> Object:
+    return mapping(msgspec.json.decode(zlib.decompress(packed)))
+
+
+def _project_pod(pod: Object) -> Object | None:
+    """What charges are made of: names, phase, claim entries and resources; None for a Pod that has nothing of the kind.
+
+    No environment, no secrets, no volumes.
+    """
+    if is_finished(pod) or not (
+        claim_entries(pod) or any(True for container in containers(pod) for _ in extended_resource_names(container))
+    ):
+        return None
     metadata = mapping(pod.get("metadata"))
     spec = mapping(pod.get("spec"))
     kept: dict[str, Any] = {"resourceClaims": spec.get("resourceClaims")}

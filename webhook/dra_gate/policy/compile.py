@@ -56,9 +56,11 @@ class TemplateIndex:
     def __init__(self, templates: Iterator[Template]) -> None:
         self._by_count: dict[tuple[str, PolicyRef, int], Template] = {}
         self._by_name: dict[tuple[str, str], Template] = {}
+        self._any_by_name: dict[str, Template] = {}
         for template in templates:
             self._by_count[template.tenant, template.policy, template.count] = template
             self._by_name[template.tenant, template.name] = template
+            self._any_by_name[template.name] = template
 
     def for_count(self, tenant: str, ref: PolicyRef, count: int) -> Template:
         """The tenant's template for `count` devices.
@@ -66,6 +68,10 @@ class TemplateIndex:
         Raises KeyError for a policy that the tenant does not honour, and for a count out of range.
         """
         return self._by_count[tenant, ref, count]
+
+    def named(self, name: str) -> Template | None:
+        """The template of that name, whoever's it is: the name holds a digest of its content, the tenant included."""
+        return self._any_by_name.get(name)
 
     def by_name(self, tenant: str, name: str) -> Template | None:
         """The tenant's template of that name, or None: a name that this policy set does not compile to."""
