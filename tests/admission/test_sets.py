@@ -1,8 +1,7 @@
-"""Several policy sets, and replicas that see changes a moment apart: nobody is refused for what was right just before."""
+"""Several policy sets, and replicas that see changes a moment apart: what was right just before is not refused."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,9 +27,7 @@ def changed(text: bytes) -> PolicySet:
 
 
 TEXT = (setting.WORLD / "policies.yaml").read_bytes()
-NEW = changed(
-    TEXT.replace(b"policy: train@2", b"policy: train@3").replace(b"keepVersions: [1]", b"keepVersions: [1, 2]")
-)
+NEW = changed(TEXT.replace(b"policy: train@2", b"policy: train@3").replace(b"keepVersions: [1]", b"keepVersions: [2]"))
 
 
 class Clock:
@@ -135,7 +132,6 @@ def test_the_switch_overrides_labels_and_counts_a_moment_longer() -> None:
     seen.use(PolicySets(OLD, lane_override="", lane_previous="device-plugin", generation=2))
     assert refused(raw, seen.facts()) == []
     clock.now += EARLIER_SECONDS + 1
-    seen.use(replace(PolicySets(OLD, generation=2)))
     assert refused(raw, seen.facts()) == ["RAW_DEVICE_REQUEST"]
 
 
