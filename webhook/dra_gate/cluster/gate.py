@@ -1,0 +1,149 @@
+"""The Gate as a value, and what it means: which of the published policy sets count. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_gate.admission.sets import PolicySets
+from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.policy.model import PolicySet
+
+GATE = "default"  # the name of the one Gate
+GATES_PATH = "/apis/dra-gate.io/v1alpha1/gates"
+GATE_PATH = f"{GATES_PATH}/{GATE}"
+# On the Gate, written by `dra-gate policy activate` with the change itself: JSON with digest, generation, by and note.
+ACTIVATION = "dra-gate.io/activation"
+PREPARED = 2  # published sets that were never active: so many of the newest have their templates made beforehand
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A set that is still honoured. `since`: RFC 3339, empty until the controller has written it."""
+
+    digest: str
+    pinned: bool = False
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """An activation that took effect. `at` is RFC 3339; `by` and `note` may be empty."""
+
+    digest: str
+    at: str
+    by: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The Gate as far as anybody reads it. `status` is the raw one; `history` and `observed` are its fields.
+
+    `claimed` is who says to have activated the present set, if the annotation is about this change (`read_gate`).
+    """
+
+    uid: str
+    resource_version: str
+    generation: int
+    active: str
+    accepted: tuple[Accepted, ...] = ()
+    lane_override: str = ""
+    lane_previous: str = ""
+    claimed: Activation | None = None
+    history: tuple[Activation, ...] = ()
+    observed: int = 0
+    status: Object = field(default_factory=dict)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The digests that the spec names, the active one first."""
+        return tuple(dict.fromkeys((self.active, *(entry.digest for entry in self.accepted))))
+
+    @property
+    def previous(self) -> str:
+        """The set that a rollback goes back to: the last one that was active before the present one; or empty."""
+        return next((entry.digest for entry in self.history if entry.digest != self.active), "")
+
+
+def read_gate(obj: Object) -> Gate:
+    """The Gate that the API server has stored: its schema has been checked (deploy/base/crds/gate.yaml)."""
+    metadata, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    status = mapping(obj.get("status"))
+    observed = _number(status.get("observedGeneration"))
+    active = text(spec.get("active"))
+    return Gate(
+        uid=text(metadata.get("uid")),
+        resource_version=text(metadata.get("resourceVersion")),
+        generation=_number(metadata.get("generation")),
+        active=active,
+        accepted=tuple(
+            Accepted(text(entry.get("digest")), entry.get("pinned") is True, text(entry.get("since")))
+            for entry in map(mapping, sequence(spec.get("accepted")))
+        ),
+        lane_override=text(at(spec, "lane", "override")),
+        lane_previous=text(at(spec, "lane", "previous")),
+        claimed=_claimed(text(at(metadata, "annotations", ACTIVATION)), active, observed),
+        history=tuple(
+            Activation(text(entry.get("digest")), text(entry.get("at")), text(entry.get("by")), text(entry.get("note")))
+            for entry in map(mapping, sequence(status.get("history")))
+        ),
+        observed=observed,
+        status=status,
+    )
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _claimed(annotation: str, active: str, observed: int) -> Activation | None:
+    """What the annotation claims, if it is about the active set and a generation that was not yet dealt with.
+
+    One that a later change by other means left behind is about an older generation.
+    """
+    try:
+        said = json.loads(annotation) if annotation else None
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or said.get("digest") != active or _number(said.get("generation")) <= observed:
+        return None
+    return Activation(active, "", text(said.get("by"))[:256], text(said.get("note"))[:1024])
+
+
+def choose(
+    gate: Gate | None, sets: Mapping[str, PolicySet], last: PolicySets | None, bridged: Sequence[PolicySet] = ()
+) -> PolicySets | None:
+    """The sets that count, or None while there are none to go by.
+
+    `sets` are those that can be used, by digest; `last` is what counted before; `bridged` were active a moment ago and
+    have not been seen among the accepted ones yet. Where the Gate's active set can't be used the last one that could
+    stays; a replica that has just started finds it in the Gate's history, so that all agree. If it is the active set
+    itself that was in use and is there no more, a new replica has nothing to agree on: it waits. A Gate that is gone
+    changes nothing.
+    """
+    if gate is None:
+        return last
+    active = sets.get(gate.active) or (last.active if last is not None else None)
+    if active is None and gate.history and gate.history[0].digest != gate.active:
+        active = sets.get(gate.history[0].digest)
+    if active is None:
+        return None
+    honoured = [sets[entry.digest] for entry in gate.accepted if entry.digest in sets] + list(bridged)
+    accepted = {found.digest: found for found in honoured if found.digest != active.digest}
+    return PolicySets(active, tuple(accepted.values()), gate.generation, gate.lane_override, gate.lane_previous)
+
+
+def kept(gate: Gate | None, published: Mapping[str, str]) -> tuple[str, ...]:
+    """The digests that are worth having ready, most wanted first.
+
+    What the Gate names, what a rollback would name, and the newest that were never active: whatever is activated next
+    is then loaded, and its templates are there. `published` gives the creation time (RFC 3339, as the API server
+    writes it) of each set that is published and not refused.
+    """
+    known = {entry.digest for entry in gate.history} if gate is not None else set()
+    fresh = [digest for digest in published if digest not in known and (gate is None or digest not in gate.named)]
+    fresh.sort(key=lambda digest: (published[digest], digest), reverse=True)
+    named = () if gate is None else (*gate.named, *filter(None, (gate.previous,)))
+    return tuple(dict.fromkeys((*named, *fresh[:PREPARED])))
