@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging.config
 import re
 import secrets
@@ -14,15 +15,28 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dra_gate.admission.facts import GATE_NAMESPACE
 from dra_gate.cli.failure import Failure
 from dra_gate.policy.errors import PolicyErrors
 from dra_gate.policy.load import load
 
 if TYPE_CHECKING:
+    from dra_gate.controller.certificate_plan import Settings
     from dra_gate.controller.http import StatusServer
 
 LEASE = "dra-gate-controller"
+_SERVICE = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
 _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):(\d{1,5})")
+
+_DURATION = re.compile(r"([1-9]\d{0,7})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _duration(text: str) -> dt.timedelta:
+    found = _DURATION.fullmatch(text)
+    if found is None or int(found[1]) * _UNITS[found[2]] > 36500 * 86400:
+        raise click.BadParameter(f"{text!r} is no duration such as 90s, 15m, 12h or 90d, at most 36500d")
+    return dt.timedelta(seconds=int(found[1]) * _UNITS[found[2]])
 
 
 @click.command(name="controller")
@@ -35,6 +49,30 @@ _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):(\d{1,5})")
 @click.option("--context", help="Context of the kubeconfig.")
 @click.option("--lease-namespace", default="dra-gate", show_default=True, help=f"Where the Lease {LEASE} is.")
 @click.option("--identity", help="Name of this replica in the Lease; default: host name and a random part.")
+@click.option(
+    "--own-certificates", is_flag=True, help="Be the certificate authority of the webhook; see certs/README.md."
+)
+@click.option(
+    "--service",
+    metavar="NAMESPACE/NAME",
+    default="dra-gate/dra-gate-webhook",
+    show_default=True,
+    help="With --own-certificates: the Service that the API server calls.",
+)
+@click.option(
+    "--url-host", "hosts", metavar="HOST", multiple=True, help="Or the host of the URL that it calls; may be repeated."
+)
+@click.option(
+    "--ca-life", type=_duration, metavar="DURATION", default="3650d", show_default=True, help="Life of the own CA."
+)
+@click.option(
+    "--certificate-life",
+    type=_duration,
+    metavar="DURATION",
+    default="90d",
+    show_default=True,
+    help="Of the certificate.",
+)
 @click.option("--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there, without TLS.")
 def command(
     policies: Path,
@@ -42,6 +80,11 @@ def command(
     context: str | None,
     lease_namespace: str,
     identity: str | None,
+    own_certificates: bool,
+    service: str,
+    hosts: tuple[str, ...],
+    ca_life: dt.timedelta,
+    certificate_life: dt.timedelta,
     metrics_listen: str | None,
 ) -> None:
     """Keep the claim templates of all tenant namespaces in place.
@@ -54,9 +97,11 @@ def command(
     Examples:
       dra-gate controller --policies policies --kubeconfig ~/.kube/config
       dra-gate controller --policies policies --metrics-listen 127.0.0.1:9090
+      dra-gate controller --policies policies --own-certificates --url-host gate.example.com
     """
     from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - slow to import, and no other verb's
     from dra_gate.cluster.lease import Lease  # noqa: PLC0415
+    from dra_gate.controller.certificates import CertificateController  # noqa: PLC0415
     from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
     from dra_gate.server.log import logging_config  # noqa: PLC0415
 
@@ -69,6 +114,7 @@ def command(
         raise Failure(str(error)) from None
     logging.config.dictConfig(logging_config())
 
+    settings = _certificates(service, hosts, ca_life, certificate_life) if own_certificates else None
     name = identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
     controller = TemplateController(
         client,
@@ -76,14 +122,23 @@ def command(
         identity=name,
         leading=lambda: lease.held(),  # noqa: PLW0108 - it is made below
     )
-    lease = Lease(
-        client,
-        lease_namespace,
-        LEASE,
-        name,
-        on_started=controller.activate,
-        on_stopped=controller.deactivate,
-    )
+    certificates = None
+    if settings is not None:
+        certificates = CertificateController(
+            client,
+            GATE_NAMESPACE,
+            settings,
+            identity=name,
+            leading=lambda: lease.held(),  # noqa: PLW0108 - as above
+        )
+        controller.metrics.registry.register(certificates)
+
+    def lead() -> None:
+        controller.activate()
+        if certificates is not None:
+            certificates.wake()
+
+    lease = Lease(client, lease_namespace, LEASE, name, on_started=lead, on_stopped=controller.deactivate)
 
     def problems() -> list[str]:
         return controller.problems() + ([] if lease.alive() else ["the election has ended"])
@@ -93,12 +148,35 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     controller.start()
+    if certificates is not None:
+        certificates.start()
     lease.start()
     stop.wait()
     lease.stop()
     controller.stop()
+    if certificates is not None:
+        certificates.stop()
     if status is not None:
         status.close()
+
+
+def _certificates(
+    service: str, hosts: tuple[str, ...], ca_life: dt.timedelta, certificate_life: dt.timedelta
+) -> Settings:
+    from dra_gate.controller.certificate_plan import Settings  # noqa: PLC0415
+
+    if not hosts and _SERVICE.fullmatch(service) is None:
+        raise click.BadParameter(f"{service!r} is not NAMESPACE/NAME", param_hint="--service")
+    namespace, _, name = service.partition("/")
+    names = frozenset(hosts) or frozenset([f"{name}.{namespace}.svc"])  # apiserver/pkg/util/webhook, ServerName
+    if not all(host.isascii() for host in names):
+        raise click.BadParameter("write a name that is not ASCII in punycode", param_hint="--url-host")
+    # Long enough for every API server to have heard of a new CA; it hears of it in about a second.
+    settle = min(dt.timedelta(seconds=30), certificate_life / 10)
+    try:
+        return Settings(names, ca_life, certificate_life, settle)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--ca-life") from None
 
 
 def _status(listen: str, metrics: Callable[[], bytes], problems: Callable[[], list[str]]) -> StatusServer:

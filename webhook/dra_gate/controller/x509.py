@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -88,6 +88,23 @@ def read_pair(certificates: bytes, key: bytes) -> Pair:
             if certificate.public_key() == loaded.public_key():
                 return Pair(certificate, loaded)
     raise ValueError("the key is not the ECDSA key of the certificate")
+
+
+def belongs(key: bytes, certificate: Certificate) -> bool:
+    """Whether the PEM `key`, of whatever kind, is in the clear and that of `certificate`."""
+    try:
+        loaded = serialization.load_pem_private_key(key, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    return loaded.public_key() == certificate.public_key()
+
+
+def is_authority(certificate: Certificate) -> bool:
+    """Whether it may sign certificates (BasicConstraints)."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
 
 
 def read_certificates(content: bytes) -> list[Certificate]:
