@@ -338,6 +338,7 @@ class PolicySource:
             try:
                 # Not by name: to list and watch is all the right that a replica needs on ConfigMaps.
                 items = sequence(self._client.get(MAPS_PATH, wanted, timeout=LIVE_SECONDS).get("items"))
+                found = next((item for item in items if _name(item) == name_of(digest)), None)
             except ClusterError as error:
                 _log.warning("policy set %s: %s", digest, error)
                 return False
@@ -345,10 +346,10 @@ class PolicySource:
                 entry = self._maps.get(name_of(digest))
                 if entry is None or entry.obj is None:  # and the watch has not brought it meanwhile
                     self._maps.pop(name_of(digest), None)
-                    if not items:
+                    if found is None:
                         self._miss(digest)
                         return True
-                    self._put_map(lean(items[0]))
+                    self._put_map(lean(found))
                     entry = self._maps[name_of(digest)]
         self._verify(name_of(digest), entry)
         return True
