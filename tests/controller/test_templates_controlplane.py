@@ -1,4 +1,4 @@
-"""The template controller against the real API server, as its service account with the rights of deploy/base/rbac.yaml."""
+"""The template controller against the real API server, as its service account with the rights of deploy/base."""
 
 from __future__ import annotations
 
