@@ -7,6 +7,8 @@ none.
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import threading
 import time
 import zlib
@@ -30,6 +32,7 @@ from dra_gate.policy.model import PolicySet
 
 Key = tuple[str, str]  # namespace (empty for cluster-scoped objects) and name
 
+_JUDGEMENTS = 10_000  # distinct specs remembered
 _SWITCH = ""  # stands among namespaces for the Gate's lane switch
 EARLIER_SECONDS = 5.0  # for so long what labels or the switch said before still counts: replicas differ by less
 
@@ -112,7 +115,9 @@ class World:
         self._templates: dict[Key, ClaimFacts] = {}
         self._claims: dict[Key, ClaimFacts] = {}
         self._holdings = _Holdings(self._charge_of_template)
-        self._pods: dict[Key, Object] = {}
+        self._raw_pods: dict[Key, Object] = {}  # Pods that ask for extended resources, of which some may give devices
+        self._judgements: dict[bytes, ClaimFacts] = {}  # by digest of the spec: thousands of claims share few specs
+        self._charges: dict[str, Charge] = {}  # worst case by compiled template
         self._fixed_used: dict[str, Charge] = {}
         self._sinks = {
             "Namespace": self._sink(self._set_namespace, self._drop_namespace),
@@ -137,6 +142,7 @@ class World:
         with self._lock:
             before = self._sets
             self._indexes, self._sets = indexes, sets
+            self._charges = {}
             if before is not None and before.lane_override != sets.lane_override:
                 self._changed.append((self._clock(), _SWITCH))
             models = [model for policy_set in sets.all for model in policy_set.models.values()]
@@ -260,26 +266,28 @@ class World:
 
     def _judge_again(self) -> None:
         """What can be reached has changed. Classes come and go rarely: all that hangs on them is done anew."""
+        self._judgements = {}
         for store, path in ((self._templates, ("spec",)), (self._claims, ())):
             for key, facts in list(store.items()):
                 store[key] = self._judged(facts.spec, path)
         self._assemble()
-        for key, pod in self._pods.items():
+        for key, pod in self._raw_pods.items():
             self._hold(key, pod)
+        self._holdings.recharge_pods(self._tenant)
         for key in self._claims:
             self._holdings.recharge_claim(key, self._tenant(key[0]), self._claims[key])
 
     def _judged(self, spec: Object, path: tuple[str, ...]) -> ClaimFacts:
-        return ClaimFacts(spec, self._reach.of_spec(mapping(at(spec, *path))))
+        digest = hashlib.blake2b(msgspec.json.encode([path, spec], order="sorted"), digest_size=20).digest()
+        found = self._judgements.get(digest)
+        if found is None:
+            if len(self._judgements) >= _JUDGEMENTS:
+                self._judgements.clear()
+            found = self._judgements[digest] = ClaimFacts(spec, self._reach.of_spec(mapping(at(spec, *path))))
+        return found
 
     def _set_template(self, key: Key, obj: Object) -> None:
-        spec = mapping(obj.get("spec"))
-        for index in self._indexes.values():
-            compiled = index.named(key[1])
-            if compiled is not None and compiled.spec == spec:
-                spec = compiled.spec  # one copy for all namespaces
-                break
-        self._templates[key] = self._judged(spec, ("spec",))
+        self._templates[key] = self._judged(mapping(obj.get("spec")), ("spec",))
         self._holdings.changed(key)
 
     def _drop_template(self, key: Key) -> None:
@@ -299,29 +307,33 @@ class World:
         self._holdings.drop_claim(key)
 
     def _set_pod(self, key: Key, obj: Object) -> None:
-        projected = _project_pod(obj)
-        if projected is None:
+        if is_finished(obj) or not (claim_entries(obj) or _asks_for_extended_resources(obj)):
             self._drop_pod(key)
             return
-        self._pods[key] = projected
-        self._hold(key, projected)
+        if _asks_for_extended_resources(obj):
+            obj = self._raw_pods[key] = _project_pod(obj)
+        else:
+            self._raw_pods.pop(key, None)
+        self._hold(key, obj)
 
     def _hold(self, key: Key, pod: Object) -> None:
         self._holdings.set_pod(key, pod_holding(pod, self._is_device), self._tenant(key[0]))
 
     def _drop_pod(self, key: Key) -> None:
-        if self._pods.pop(key, None) is not None:
-            self._holdings.drop_pod(key)
+        self._raw_pods.pop(key, None)
+        self._holdings.drop_pod(key)
 
     def _tenant(self, namespace: str) -> str | None:
         return None if self._sets is None else self._sets.active.tenant_by_namespace.get(namespace)
 
     def _charge_of_template(self, namespace: str, name: str) -> Charge:
         """The worst case of a claim from the named template; nothing for one that gives no gated device."""
+        if name in self._charges:
+            return self._charges[name]
         for index in self._indexes.values():
             compiled = index.named(name)
             if compiled is not None:
-                return claim_charge(mapping(compiled.spec.get("spec")))
+                return self._charges.setdefault(name, claim_charge(mapping(compiled.spec.get("spec"))))
         found = self._templates.get((namespace, name))
         if found is None or not found.reached:
             return NOTHING
@@ -339,6 +351,7 @@ class _Holdings:
         self._namers: dict[Key, set[Key]] = {}  # template -> Pods that name it
         self._entries: dict[tuple[str, str], Charge] = {}  # (Pod UID, claim entry) -> what its claim was given
         self._claim_entry: dict[Key, tuple[str, str]] = {}  # generated claims -> (Pod UID, claim entry)
+        self._truths: dict[tuple[object, ...], Charge] = {}  # one of each, for thousands of claims
         self._own_claims: dict[Key, Charge | None] = {}  # claims of nobody's own -> what they were given
         self._charged: dict[tuple[str, Key], tuple[str, Charge]] = {}  # ("pod" or "claim", key) -> tenant, charge
 
@@ -355,6 +368,11 @@ class _Holdings:
         self._forget_pod(key)
         self._charge(("pod", key), None, NOTHING)
 
+    def recharge_pods(self, tenant_of: Callable[[str], str | None]) -> None:
+        """Owners of namespaces, or what templates weigh, may have changed."""
+        for key, holding in self._pods.items():
+            self._charge(("pod", key), tenant_of(key[0]), self._of_pod(holding))
+
     def _forget_pod(self, key: Key) -> None:
         holding = self._pods.pop(key, None)
         if holding is None:
@@ -370,6 +388,8 @@ class _Holdings:
     def set_claim(self, key: Key, claim: Object, owner: Object | None, tenant: str | None, found: ClaimFacts) -> None:
         """`owner` is the Pod that the claim was made for, if any: then it counts with the Pod, however it is named."""
         truth = allocated_charge(claim)
+        if truth is not None:
+            truth = self._truths.setdefault((truth.devices, *sorted(truth.models.items())), truth)
         entry = None
         if owner is not None:
             entry = (text(owner.get("uid")), text(at(claim, "metadata", "annotations", POD_CLAIM_ANNOTATION)))
@@ -448,15 +468,12 @@ def _unpacked(packed: bytes) -> Object:
     return mapping(msgspec.json.decode(zlib.decompress(packed)))
 
 
-def _project_pod(pod: Object) -> Object | None:
-    """What charges are made of: names, phase, claim entries and resources; None for a Pod that has nothing of the kind.
+def _asks_for_extended_resources(pod: Object) -> bool:
+    return any(True for container in containers(pod) for _ in extended_resource_names(container))
 
-    No environment, no secrets, no volumes.
-    """
-    if is_finished(pod) or not (
-        claim_entries(pod) or any(True for container in containers(pod) for _ in extended_resource_names(container))
-    ):
-        return None
+
+def _project_pod(pod: Object) -> Object:
+    """What charges are made of: names, claim entries and resources. No environment, no secrets, no volumes."""
     metadata = mapping(pod.get("metadata"))
     spec = mapping(pod.get("spec"))
     kept: dict[str, Any] = {"resourceClaims": spec.get("resourceClaims")}
@@ -465,12 +482,8 @@ def _project_pod(pod: Object) -> Object | None:
             {"resources": mapping(raw).get("resources"), "restartPolicy": mapping(raw).get("restartPolicy")}
             for raw in sequence(spec.get(kind))
         ]
-    return {
-        "metadata": {key: metadata.get(key) for key in ("name", "namespace", "uid")},
-        "spec": kept,
-        "status": {"phase": at(pod, "status", "phase")},
-    }
+    return {"metadata": {key: metadata.get(key) for key in ("name", "namespace", "uid")}, "spec": kept}
 
 
 def _key(obj: Object) -> Key:
-    return text(at(obj, "metadata", "namespace")), text(at(obj, "metadata", "name"))
+    return sys.intern(text(at(obj, "metadata", "namespace"))), text(at(obj, "metadata", "name"))

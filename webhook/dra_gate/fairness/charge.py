@@ -21,6 +21,11 @@ class Charge:
     models: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Charge) -> Charge:
+        # Most sums have one term: they share it.
+        if other == NOTHING:
+            return self
+        if self == NOTHING:
+            return other
         models = Counter(self.models)
         models.update(other.models)
         return Charge(self.devices + other.devices, dict(models))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from sys import intern
 
 from dra_gate.fairness.charge import NOTHING, Charge
 from dra_gate.kube import pod as pods
@@ -32,7 +33,7 @@ def pod_holding(pod: Object, is_device: Callable[[str], bool]) -> PodHolding:
     if pods.is_finished(pod):
         return PodHolding(uid, namespace, (), 0)
     templates = tuple(
-        (text(entry.get("name")), text(entry["resourceClaimTemplateName"]))
+        (intern(text(entry.get("name"))), intern(text(entry["resourceClaimTemplateName"])))  # few names, many Pods
         for entry in pods.claim_entries(pod)
         if entry.get("resourceClaimTemplateName")
     )
