@@ -29,7 +29,7 @@ from dra_gate.policy.model import PolicyRef, PolicySet
 
 pytestmark = pytest.mark.controlplane
 TEMPLATES = "resourceclaimtemplates"
-RBAC = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
+RBAC = Path(__file__).parents[2] / "deploy" / "base" / "rbac.yaml"
 MANAGED = "app.kubernetes.io/managed-by=dra-gate"
 
 
@@ -82,8 +82,9 @@ def world(api: Api, make_namespace: Callable[..., str]) -> World:
 def controlling(world: World, kubeconfig: Path, grace: float = 60.0) -> Iterator[TemplateController]:
     client = Client.connect(str(kubeconfig))
     controller = TemplateController(
-        client, world.set, identity="test", leading=lambda: True, grace_seconds=grace
+        client, identity="test", leading=lambda: True, grace_seconds=grace
     )  # fmt: skip
+    controller.use([world.set])
     controller.start()
     controller.activate()
     try:

@@ -1,23 +1,22 @@
 """Stands where a Service stands: one stable loopback port in front of replicas on ports of their own.
 
 New connections go to the ready replicas in turn; which are ready is asked of each one's `/readyz` over HTTPS twice a
-second, as a kubelet's probe and the EndpointSlice would have it. Open connections are never touched by a change of
-readiness. With no replica ready nothing listens, so a caller sees "connection refused", as with a Service without
-endpoints. There is no kube-proxy in the kit, and EndpointSlices refuse loopback addresses.
+second, as a kubelet's probe and the EndpointSlice would have it. Like kubelet's, the probe checks no certificate: that
+is kube-apiserver's part. Open connections are never touched by a change of readiness. With no replica ready nothing
+listens, so a caller sees "connection refused", as with a Service without endpoints. There is no kube-proxy in the kit,
+and EndpointSlices refuse loopback addresses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import ssl
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
-
-import urllib3
 
 from controlplane.api import wait_for
 from controlplane.processes import free_port
@@ -28,14 +27,17 @@ _CHUNK = 1 << 16
 class Forwarder:
     """A context manager; `port` and `url` stay the same for its life. Methods may be called from any thread."""
 
-    def __init__(self, ca_file: Path, replicas: Iterable[int] = (), *, every: float = 0.5) -> None:
+    def __init__(self, replicas: Iterable[int] = (), *, every: float = 0.5) -> None:
         self.port = free_port()
         self._replicas = list(replicas)
         self._ready: tuple[int, ...] = ()
         self._turn = 0
         self._every = every
-        context = ssl.create_default_context(cafile=str(ca_file))
-        self._http = urllib3.PoolManager(ssl_context=context, retries=False, timeout=1.0, maxsize=8)
+        self._unchecked = ssl.create_default_context()
+        self._unchecked.check_hostname = False
+        self._unchecked.verify_mode = ssl.CERT_NONE
+            ssl_context=unchecked, cert_reqs="CERT_NONE", retries=False, timeout=1.0, maxsize=8
+        )
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -59,7 +61,6 @@ class Forwarder:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._threads[0].join()
         self._loop.close()
-        self._http.clear()
 
     @property
     def url(self) -> str:
@@ -100,11 +101,15 @@ class Forwarder:
                     asyncio.run_coroutine_threadsafe(self._switch(now), self._loop).result(10)
 
     def _is_ready(self, port: int) -> bool:
+        probe = http.client.HTTPSConnection("127.0.0.1", port, timeout=1.0, context=self._unchecked)
         headers = {"Connection": "close"}  # a probe doesn't keep a connection that a draining replica waits for
         try:
-            return self._http.request("GET", f"https://127.0.0.1:{port}/readyz", headers=headers).status == 200
-        except urllib3.exceptions.HTTPError:
+            probe.request("GET", "/readyz", headers=headers)
+            return probe.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
             return False
+        finally:
+            probe.close()
 
     # -- connections, in the event loop -------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class Gate:
     def __enter__(self) -> Gate:
         self.folder.mkdir(exist_ok=True)
         self.command("certs", "--out", self.folder, "--ip", "127.0.0.1", "--dns", "localhost")
-        self.forwarder = Forwarder(self.ca_file, self._ports.values()).__enter__()
+        self.forwarder = Forwarder(self._ports.values()).__enter__()
         try:
             self._prepare_cluster()
             self.start()
