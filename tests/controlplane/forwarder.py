@@ -36,8 +36,6 @@ class Forwarder:
         self._unchecked = ssl.create_default_context()
         self._unchecked.check_hostname = False
         self._unchecked.verify_mode = ssl.CERT_NONE
-            ssl_context=unchecked, cert_reqs="CERT_NONE", retries=False, timeout=1.0, maxsize=8
-        )
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
