@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 _SUFFIXES = (".yaml", ".yml", ".json")
+_MAX_DEPTH = 200  # of nested lists and mappings
+_FREE_VALUES = 10_000  # beyond these a file that makes more values than it has characters lives off its aliases
 
 
 class InputError(Exception):
@@ -27,11 +31,13 @@ class Document:
 
 
 def read_documents(path: str) -> list[Document]:
-    """The documents of one file, empty ones left out; `-` is standard input. Raises InputError."""
+    """The documents of one file, empty ones left out; `-` is standard input. Raises InputError.
+
+    Values are plain JSON, as kubectl would send them.
+    """
     try:
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        # libyaml resolves plain scalars as YAML 1.1 does; so does kubectl.
-        loaded = list(yaml.load_all(content, Loader=yaml.CSafeLoader))
+        loaded = _load(content)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -60,10 +66,96 @@ def load_manifests(paths: Iterable[str]) -> list[dict[str, Any]]:
     ]
 
 
+def _load(content: bytes) -> list[Any]:
+    if content.lstrip()[:1] in (b"{", b"["):
+        try:
+            return [_Plain(len(content)).value(msgspec.json.decode(content))]
+        except msgspec.DecodeError:
+            pass  # YAML's braces, or several documents
+    plain = _Plain(len(content))
+    return [plain.value(document) for document in yaml.load_all(content, Loader=_Loader)]
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML 1.1 as kubectl reads it: keys become text, and there are no dates, no numbers of base 60 and no `=`."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own shape
+        first: [(tag, form) for tag, form in forms if not tag.endswith((":timestamp", ":value"))]
+        for first, forms in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def number(self, node: yaml.ScalarNode) -> Any:
+        """A number, or the text of one of base 60."""
+        if ":" in node.value:
+            return node.value
+        return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping with keys as text."""
+        self.flatten_mapping(node)
+        return {
+            _key(self.construct_object(key, deep=True)): self.construct_object(value, deep=deep)
+            for key, value in node.value
+        }
+
+
+for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+    _Loader.add_constructor(_tag, _Loader.number)
+
+
+class _Plain:
+    """Sees to it that values are plain JSON, nothing in them shared.
+
+    Raises ValueError for what JSON has no word for, for too much nesting, and when aliases make a small file big.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = size + _FREE_VALUES
+
+    def value(self, value: Any, depth: int = 0) -> Any:
+        """`value` as plain JSON."""
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("its aliases make it many times bigger than it is")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"nested more than {_MAX_DEPTH} deep")
+        if isinstance(value, dict):
+            return {key: self.value(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.value(item, depth + 1) for item in value]
+        return _scalar(value)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, bool):
+        return str(key).lower()
+    if isinstance(key, str | int | float):
+        return str(key)
+    raise ValueError(f"a key of kind {type(key).__name__} is not JSON")
+
+
+def _scalar(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if not isinstance(value, int | float):
+        raise ValueError(f"a value of kind {type(value).__name__} is not JSON")
+    if isinstance(value, float) or value.bit_length() > 64:
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError("a number is too big") from None
+        if not isfinite(value):
+            raise ValueError(f"{value} is no number in JSON")
+    return value
+
+
 def _items(value: Any) -> list[Any]:
-    if isinstance(value, dict) and str(value.get("kind", "")).endswith("List") and isinstance(value.get("items"), list):
-        return list(value["items"])
-    return [value]
+    """The objects of a `List`. Those of a typed one (`PodList`) are of its kind where they do not say so themselves."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(value.get("items"), list):
+        return [value]
+    told = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
+    return [told | item if isinstance(item, dict) else item for item in value["items"]]
 
 
 def _files(path: str) -> list[str]:
