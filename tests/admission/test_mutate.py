@@ -177,3 +177,28 @@ def test_a_namespace_made_just_now_is_gated() -> None:
     world = setting.world()
     world.sinks()["/api/v1/namespaces"].replace([])
     assert mutate(request(pod(containers=[asking(1)])), world.facts()).word == "mutate"
+
+
+@pytest.mark.parametrize(
+    "written", ["9" * 4000 + "e4000", "1e4000", 16**9000, "9" * 10_000, -(16**9000)], ids=["a", "b", "c", "d", "e"]
+)
+def test_a_count_beyond_all_counting_is_refused_in_few_words(written: Any) -> None:
+    finding = mutate(request(pod(containers=[asking(written)])), setting.facts()).findings[0]
+    assert (finding.code, len(finding.message) < 200) == ("MALFORMED", True)
+
+
+def test_more_requests_than_a_pod_can_mean_are_refused_at_once() -> None:
+    verdict = mutate(request(pod(containers=[named(f"c{number}", 1) for number in range(257)])), setting.facts())
+    assert [(finding.code, finding.field) for finding in verdict.findings] == [("MALFORMED", "spec")]
+
+
+def test_a_container_that_names_an_entry_that_is_not_there_gets_no_other_containers_claim() -> None:
+    dangling = {"name": "d", "image": "a", "resources": {"claims": [{"name": "gate-0"}]}}
+    assert seen(mutated(pod(containers=[asking(1), dangling]))) == {"c": ["gate-1"], "d": ["gate-0"]}
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_an_empty_second_source_hides_no_claim(empty: Any) -> None:
+    entry = {"name": "g", "resourceClaimTemplateName": setting.template_name("fern", "train", 2, 1)}
+    stamped = mutated(pod(resourceClaims=[{**entry, "resourceClaimName": empty}]))
+    assert stamped["metadata"]["annotations"]["dra-gate.io/devices"] == "1"

@@ -124,3 +124,8 @@ def test_usage_follows_pods_and_claims() -> None:
     assert world.facts().used["moss"].devices == 5
     world.sinks()["/api/v1/pods"].replace([])
     assert world.facts().used["moss"].devices == 3
+
+
+def test_a_thousand_mistakes_are_not_all_told() -> None:
+    obj = pod(resourceClaims=[{"name": f"x{number}", "resourceClaimName": "a-gpu"} for number in range(1000)])
+    assert len(validate(request(obj), setting.facts()).findings) == 100

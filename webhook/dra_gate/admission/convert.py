@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.scope import Scope
@@ -20,6 +21,7 @@ from dra_gate.policy.compile import Template
 from dra_gate.policy.model import MAX_DEVICES, DevicePolicy
 
 RULE = "raw-device-request"
+MAX_REQUESTS = 256  # device requests in one Pod: more is a mistake, and each costs a claim
 _ENTRY = "gate-"  # new entries of spec.resourceClaims: gate-0, gate-1, …
 
 
@@ -77,9 +79,11 @@ def _can_give_devices(name: str, facts: Facts, domains: frozenset[str]) -> bool:
 def plan(pod: Object, scope: Scope, facts: Facts) -> Plan:
     """What mutate will do to `pod` in a namespace with a tenant."""
     assert scope.tenant is not None and scope.policy is not None  # noqa: S101, PT018 - callers ask only then
-    requests = list(device_requests(pod, facts))
+    requests = list(islice(device_requests(pod, facts), MAX_REQUESTS + 1))
     if not requests:
         return Plan()
+    if len(requests) > MAX_REQUESTS:
+        return Plan(findings=(_too_many_requests(),))
     served = served_resources(scope.policy, facts)
     findings = [finding for request in requests if (finding := _finding(request, served, scope.policy))]
     wanted: dict[tuple[str | int, ...], tuple[Container, int]] = {}
@@ -140,7 +144,7 @@ class _Reusable:
     pod: Object
     scope: Scope
     facts: Facts
-    offers: list[tuple[str, int]] = field(default_factory=list)
+    offers: dict[int, list[str]] = field(default_factory=dict)  # count of devices -> entries, in order
 
     def __post_init__(self) -> None:
         beside: set[str] = set()
@@ -149,17 +153,14 @@ class _Reusable:
             (beside if container.is_sidecar else held).update(container.claim_names())
         for name, template in tenant_templates(self.pod, self.scope, self.facts).items():
             if name in held and name not in beside:
-                self.offers.append((name, template.count))
+                self.offer(name, template.count)
 
     def offer(self, name: str, count: int) -> None:
-        self.offers.append((name, count))
+        self.offers.setdefault(count, []).append(name)
 
     def take(self, container: Container, count: int) -> str | None:
-        already = container.claim_names()
-        for name, devices in self.offers:
-            if devices == count and name not in already:
-                return name
-        return None
+        already = frozenset(container.claim_names())
+        return next((name for name in self.offers.get(count, ()) if name not in already), None)
 
 
 def tenant_templates(pod: Object, scope: Scope, facts: Facts) -> Mapping[str, Template]:
@@ -169,14 +170,18 @@ def tenant_templates(pod: Object, scope: Scope, facts: Facts) -> Mapping[str, Te
         return found
     for entry in pods.claim_entries(pod):
         template = facts.index.by_name(scope.tenant.name, text(entry.get("resourceClaimTemplateName")))
-        if template is not None and "resourceClaimName" not in entry:
+        if template is not None and not entry.get("resourceClaimName"):
             found[text(entry.get("name"))] = template
     return found
 
 
 def _entry_names(pod: Object, provisional: Iterable[str]) -> dict[str, str]:
-    """Free names for new entries, numbered on from the existing ones; the same Pod gets the same names every time."""
+    """Free names for new entries, numbered on from the existing ones; the same Pod gets the same names every time.
+
+    A name that a container asks for without there being such an entry is not free: it must not come by another's claim.
+    """
     taken = {text(entry.get("name")) for entry in pods.claim_entries(pod)}
+    taken.update(*(container.claim_names() for container in pods.containers(pod)))
     names: dict[str, str] = {}
     number = 0
     for old in provisional:
@@ -201,6 +206,16 @@ def _finding(request: ResourceRequest, served: frozenset[str], policy: DevicePol
             f"Ask for {' or '.join(policy.serves)}: the policy picks the device",
         )
     return None
+
+
+def _too_many_requests() -> Finding:
+    return Finding(
+        RULE,
+        "MALFORMED",
+        "spec",
+        f"more than {MAX_REQUESTS} requests for devices in one Pod",
+        f"Make several Pods of it: one may have at most {MAX_REQUESTS} requests in all its containers",
+    )
 
 
 def _too_many(container: Container, count: int) -> Finding:

@@ -11,6 +11,8 @@ from dra_gate.kube.raw import Object, at, mapping, sequence, text
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # kubelet writes it on the API object of a static Pod
 IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"  # KEP-5004: every DeviceClass is an extended resource too
 _FINISHED = ("Succeeded", "Failed")
+_MOST = 10**9  # no cluster has as many devices; a quantity may have thousands of digits
+_SHOWN = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +111,32 @@ def resource_request(container: Container, resource: str) -> ResourceRequest:
     in_limits, in_requests = resource in limits, resource in requests
     count, problem = _count(limits[resource] if in_limits else requests[resource])
     if count is not None and in_limits and in_requests and _count(requests[resource])[0] != count:
-        count, problem = None, f"limits say {limits[resource]} and requests say {requests[resource]}"
+        count, problem = None, f"limits say {_cut(limits[resource])} and requests say {_cut(requests[resource])}"
     return ResourceRequest(container, resource, count, problem, in_limits, in_requests)
 
 
 def _count(written: object) -> tuple[int | None, str]:
     if isinstance(written, bool) or not isinstance(written, str | int | float):
-        return None, f"{written!r} is not a quantity"
+        return None, f"{_cut(written)} is not a quantity"
     try:
         whole = Quantity.parse(written).whole()
     except QuantityError:
-        return None, f"{written!r} is not a quantity"
+        return None, f"{_cut(written)!r} is not a quantity"
     if whole is None:
-        return None, f"{written} is not a whole number of devices"
+        return None, f"{_cut(written)} is not a whole number of devices"
     if whole < 0:
-        return None, f"{written} is negative"
+        return None, f"{_cut(written)} is negative"
+    if whole > _MOST:
+        return None, f"{_cut(written)} is more than any cluster has"
     return whole, ""
+
+
+def _cut(written: object) -> str:
+    """What was written, short enough for a message."""
+    if isinstance(written, int) and abs(written) > 10**_SHOWN:  # Python prints no integer of thousands of digits
+        return "a number of many digits"
+    shown = written if isinstance(written, str) else str(written)
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"
 
 
 def claim_entries(pod: Object) -> list[Object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from dra_gate.admission import convert
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
@@ -10,11 +11,22 @@ from dra_gate.admission.verdict import Finding
 from dra_gate.fairness.charge import NOTHING, Charge, claim_charge
 from dra_gate.fairness.quota import over_quota
 from dra_gate.kube.raw import mapping
+from dra_gate.policy.compile import Template
 
 
-def charge_of(templates: object) -> Charge:
+def charge_of(templates: Iterable[Template]) -> Charge:
     """The worst case of the given compiled templates, one for each distinct claim of a Pod."""
-    return sum((claim_charge(mapping(template.spec.get("spec"))) for template in templates), NOTHING)  # type: ignore[attr-defined]
+    times = Counter[str]()
+    by_name: dict[str, Template] = {}
+    for template in templates:
+        times[template.name] += 1
+        by_name[template.name] = template
+    devices, models = 0, Counter[str]()
+    for name, count in times.items():
+        charge = claim_charge(mapping(by_name[name].spec.get("spec")))
+        devices += charge.devices * count
+        models.update({model: held * count for model, held in charge.models.items()})
+    return Charge(devices, dict(models))
 
 
 def _check(context: Context) -> Iterator[Finding]:

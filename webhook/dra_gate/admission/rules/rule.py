@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.request import Request
 from dra_gate.admission.scope import Scope
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import Object
+
+MAX_FINDINGS = 100  # told of one object: who has a thousand mistakes in it fixes the kind, not each
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,12 @@ class Registry:
         return iter(self._rules)
 
     def findings(self, context: Context) -> tuple[Finding, ...]:
-        """All findings of all rules that are about this kind of request, in the registry's order."""
+        """The findings of all rules that are about this kind of request, in the registry's order: all of them, or the
+        first `MAX_FINDINGS`.
+        """
         request = context.request
         rules = self._by_kind.get((request.group, request.resource, request.operation), ())
-        return tuple(finding for rule in rules for finding in rule.check(context))
+        return tuple(islice((finding for rule in rules for finding in rule.check(context)), MAX_FINDINGS))
 
 
 POD_CREATE = (("", "pods", "CREATE"),)
