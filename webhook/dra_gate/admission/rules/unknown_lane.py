@@ -9,15 +9,21 @@ from dra_gate.admission.facts import LANE_LABEL
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.scope import LANES
 from dra_gate.admission.verdict import Finding
+from dra_gate.kube import pod as pods
+from dra_gate.kube.raw import text
 
 
 def _check(context: Context) -> Iterator[Finding]:
     if context.scope.lane in LANES:
         return
-    for request in convert.device_requests(context.object, context.facts):
+    fields = [request.field for request in convert.device_requests(context.object, context.facts)]
+    own = convert.tenant_templates(context.object, context.scope, context.facts)
+    for index, entry in enumerate(pods.claim_entries(context.object)):
+        if text(entry.get("name")) in own:  # rule foreign-claim says what is wrong with the others
+            fields.append(f"spec.resourceClaims[{index}]")
+    for field in fields:
         yield RULE.finding(
-            request.field,
-            f"namespace {context.scope.namespace} has {LANE_LABEL}={context.scope.lane!r}, which is no lane",
+            field, f"namespace {context.scope.namespace} has {LANE_LABEL}={context.scope.lane!r}, which is no lane"
         )
 
 
