@@ -9,6 +9,7 @@ import pytest
 from controller.policies import policy_set
 from dra_gate.controller.plan import (
     Action,
+    Compiled,
     Seen,
     Verb,
     most_devices,
@@ -45,7 +46,7 @@ def run(
     namespace: str = "maple-a",
     devices: int = 8,
 ) -> list[Action]:
-    return plan(SET, INDEX, namespaces={namespace}, existing={namespace: existing or {}},
+    return plan([Compiled(SET, INDEX)], namespaces={namespace}, existing={namespace: existing or {}},
                 references={namespace: named}, devices=devices)  # fmt: skip
 
 
@@ -80,7 +81,12 @@ def test_sixteen_where_a_node_has_as_many(devices: int, counts: int) -> None:
 
 
 def test_absent_terminating_and_foreign_namespaces_get_nothing() -> None:
-    assert plan(SET, INDEX, namespaces=(), existing={}, references={"maple-a": {template(2, 1).name}}, devices=8) == []
+    assert (
+        plan(
+            [Compiled(SET, INDEX)], namespaces=(), existing={}, references={"maple-a": {template(2, 1).name}}, devices=8
+        )
+        == []
+    )
     assert run(namespace="kube-system") == []
 
 

@@ -37,7 +37,8 @@ def fake() -> Iterator[FakeApi]:
 def controlling(fake: FakeApi, tmp_path: Path, leading: list[bool] | None = None) -> Iterator[TemplateController]:
     client = Client.connect(str(kubeconfig(tmp_path / "config", fake.url)))
     lead = leading or [True]
-    controller = TemplateController(client, policy_set(), identity="test", leading=lambda: lead[0])
+    controller = TemplateController(client, identity="test", leading=lambda: lead[0])
+    controller.use([policy_set()])
     controller.start()
     try:
         yield controller

@@ -108,7 +108,8 @@ def test_publish_activate_and_go_back(fake: FakeApi, tmp_path: Path) -> None:
         assert source.sets is None
         assert source.waiting() == ["there is no Gate default: publish a policy set and activate it"]
         fake.put(MAPS_PATH, published(1))
-        eventually(lambda: seen.prepared == (A.digest,))  # loaded before anybody activates it
+        eventually(lambda: source.prepared == (A,))  # loaded before anybody activates it
+        assert seen.prepared == ()  # but without a Gate nobody may conclude that other templates are superfluous
         put_gate(fake, A.digest)
         eventually(lambda: active(source) == A.digest)
         assert source.waiting() == []

@@ -40,7 +40,11 @@ def _duration(text: str) -> dt.timedelta:
 
 
 @click.command(name="controller")
-@click.option("--policies", type=click.Path(exists=True, path_type=Path), required=True, help="Folder of policy files.")
+@click.option(
+    "--policies",
+    type=click.Path(exists=True, path_type=Path),
+    help="Folder of policy files; default: what is published in the cluster, as its Gate says.",
+)
 @click.option(
     "--kubeconfig",
     type=click.Path(exists=True, dir_okay=False),
@@ -75,7 +79,7 @@ def _duration(text: str) -> dt.timedelta:
 )
 @click.option("--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there, without TLS.")
 def command(
-    policies: Path,
+    policies: Path | None,
     kubeconfig: str | None,
     context: str | None,
     lease_namespace: str,
@@ -87,7 +91,7 @@ def command(
     certificate_life: dt.timedelta,
     metrics_listen: str | None,
 ) -> None:
-    """Keep the claim templates of all tenant namespaces in place.
+    """Keep the claim templates of all tenant namespaces in place, and the Gate's status true.
 
     Replicas elect a leader by a Lease; the others keep their caches warm. The log goes to stderr, one JSON object a
     line. SIGTERM or SIGINT gives the Lease up: another replica goes on within 5 s, not after the 20 s that a crash
@@ -95,18 +99,19 @@ def command(
 
     \b
     Examples:
-      dra-gate controller --policies policies --kubeconfig ~/.kube/config
+      dra-gate controller --kubeconfig ~/.kube/config
       dra-gate controller --policies policies --metrics-listen 127.0.0.1:9090
-      dra-gate controller --policies policies --own-certificates --url-host gate.example.com
+      dra-gate controller --own-certificates --url-host gate.example.com
     """
     from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - slow to import, and no other verb's
     from dra_gate.cluster.lease import Lease  # noqa: PLC0415
     from dra_gate.controller.certificates import CertificateController  # noqa: PLC0415
+    from dra_gate.controller.gate import GateController  # noqa: PLC0415
     from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
     from dra_gate.server.log import logging_config  # noqa: PLC0415
 
     try:
-        policy_set = load(policies)
+        policy_set = None if policies is None else load(policies)
         client = Client.connect(kubeconfig, context)
     except PolicyErrors as errors:
         raise Failure(f"the policies can't be used\n{errors}") from None
@@ -116,46 +121,48 @@ def command(
 
     settings = _certificates(service, hosts, ca_life, certificate_life) if own_certificates else None
     name = identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
-    controller = TemplateController(
-        client,
-        policy_set,
-        identity=name,
-        leading=lambda: lease.held(),  # noqa: PLW0108 - it is made below
-    )
-    certificates = None
+
+    def leading() -> bool:
+        return lease.held()
+
+    controller = TemplateController(client, identity=name, leading=leading)
+    checks = [controller.problems]
+    loops: list[CertificateController | GateController] = []
+    if policy_set is not None:
+        controller.use([policy_set])
+    else:
+        gate = GateController(client, controller, identity=name, leading=leading)
+        checks.append(gate.problems)
+        loops.append(gate)
     if settings is not None:
-        certificates = CertificateController(
-            client,
-            GATE_NAMESPACE,
-            settings,
-            identity=name,
-            leading=lambda: lease.held(),  # noqa: PLW0108 - as above
-        )
-        controller.metrics.registry.register(certificates)
+        loops.append(CertificateController(client, GATE_NAMESPACE, settings, identity=name, leading=leading))
+    for loop in loops:
+        controller.metrics.registry.register(loop)
 
     def lead() -> None:
         controller.activate()
-        if certificates is not None:
-            certificates.wake()
+        for loop in loops:
+            loop.wake()
 
     lease = Lease(client, lease_namespace, LEASE, name, on_started=lead, on_stopped=controller.deactivate)
 
     def problems() -> list[str]:
-        return controller.problems() + ([] if lease.alive() else ["the election has ended"])
+        wrong = [problem for check in checks for problem in check()]
+        return wrong + ([] if lease.alive() else ["the election has ended"])
 
     status = None if metrics_listen is None else _status(metrics_listen, controller.metrics.text, problems)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     controller.start()
-    if certificates is not None:
-        certificates.start()
+    for loop in loops:
+        loop.start()
     lease.start()
     stop.wait()
     lease.stop()
     controller.stop()
-    if certificates is not None:
-        certificates.stop()
+    for loop in loops:
+        loop.stop()
     if status is not None:
         status.close()
 

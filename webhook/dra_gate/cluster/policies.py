@@ -58,8 +58,9 @@ class PolicySource:
     """Keeps `sets` true to the cluster's Gate and published policy sets. Safe for use by many threads.
 
     `on_change` is called with the sets when they change, one call at a time; `on_prepared` with the sets whose
-    templates are worth having; `report` once for each thing that is refused. All three come from threads of this
-    object, or from who called `refresh`, and should return soon. `identity` names this replica in Events.
+    templates are worth having, once there are sets that count; `report` once for each thing that is refused. All
+    three come from threads of this object, or from who called `refresh`, and should return soon. `identity` names this
+    replica in Events.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class PolicySource:
         self._bridged: dict[str, tuple[PolicySet, float]] = {}  # digest -> set, until when
         self._sets: PolicySets | None = None
         self._prepared: tuple[PolicySet, ...] = ()
+        self._told_prepared: tuple[PolicySet, ...] = ()
         self._settled = False
         self._retry_at: float | None = None
         self._told: set[str] = set()  # digests missing under this generation of the Gate, already told
@@ -139,6 +141,13 @@ class PolicySource:
     def sets(self) -> PolicySets | None:
         """The sets that count now; None until a Gate has named one that can be used."""
         return self._sets
+
+    def states(self) -> dict[str, str]:
+        """The sets that count, by digest: active or accepted."""
+        sets = self._sets
+        if sets is None:
+            return {}
+        return {sets.active.digest: "active", **{found.digest: "accepted" for found in sets.accepted}}
 
     @property
     def prepared(self) -> tuple[PolicySet, ...]:
@@ -310,9 +319,9 @@ class PolicySource:
                 with self.lock:
                     self._retry_at = self._clock() + RETRY_SECONDS
                     self.lock.notify_all()
-            self._conclude()
-            if complete and asked:
-                self._settled = True
+            settled = self._settled or (complete and asked)
+            self._conclude(settled=settled)
+            self._settled = settled
             return asked
 
     def _next_to_load(self, tried: set[str]) -> str | None:
@@ -395,7 +404,7 @@ class PolicySource:
         self._verify(*found)
         return True
 
-    def _conclude(self) -> None:
+    def _conclude(self, *, settled: bool) -> None:
         """Choose from what is loaded; tell who wants to know. With `_settling` held."""
         with self.lock:
             gate, before, now = self._gate, self._sets, self._clock()
@@ -422,9 +431,11 @@ class PolicySource:
                 _log.info("policy set %s is in use, Gate generation %d", sets.active.digest, sets.generation)
                 self._on_change(sets)
             self._sets = sets
-            if prepared != self._prepared:
-                self._on_prepared(prepared)
             self._prepared = prepared
+            # Before all is known, or while no Gate says what counts, templates that seem superfluous may not be.
+            if settled and sets is not None and prepared != self._told_prepared:
+                self._on_prepared(prepared)
+                self._told_prepared = prepared
         except Exception:
             with self.lock:
                 self.touched()  # to be tried again

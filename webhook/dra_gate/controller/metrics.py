@@ -15,7 +15,7 @@ from dra_gate.cluster.reflector import Reflector
 class Metrics(Collector):
     """The controller's metrics in a registry of their own; what is cheap to ask is asked when somebody scrapes."""
 
-    def __init__(self, policy_set: str, reflectors: Iterable[Reflector], leading: Callable[[], bool]) -> None:
+    def __init__(self, reflectors: Iterable[Reflector], leading: Callable[[], bool]) -> None:
         self._reflectors = tuple(reflectors)
         self._leading = leading
         self.registry = CollectorRegistry()
@@ -30,8 +30,8 @@ class Metrics(Collector):
             "Names of needed templates that are taken by somebody else's object.",
             registry=self.registry,
         )
-        info = Gauge("dra_gate_controller_info", "Always 1.", ["version", "policy_set"], registry=self.registry)
-        info.labels(__version__, policy_set).set(1)
+        info = Gauge("dra_gate_controller_info", "Always 1.", ["version"], registry=self.registry)
+        info.labels(__version__).set(1)
         self.registry.register(self)
 
     def wrote(self, verb: str, outcome: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,29 +57,38 @@ class Action:
     urgent: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A policy set and the templates that it compiles to."""
+
+    policy_set: PolicySet
+    index: TemplateIndex
+
+
 def plan(
-    policy_set: PolicySet,
-    index: TemplateIndex,
+    sets: Sequence[Compiled],
     *,
     namespaces: Collection[str],
     existing: Mapping[str, Mapping[str, Seen]],
     references: Mapping[str, Collection[str]],
     devices: int,
 ) -> list[Action]:
-    """What to do about each template in `namespaces`, which exist and are not being deleted.
+    """What to do about each template in `namespaces`, which exist and are not being deleted, so that `sets` can work.
 
     `existing` has the templates by namespace and name, `references` the template names that Pods may still need a claim
     from by namespace; `devices` is how many the best equipped node has.
     """
     actions: list[Action] = []
     for namespace in sorted(namespaces):
-        tenant = policy_set.tenant_of(namespace)
         present = existing.get(namespace, {})
         named = references.get(namespace, ())
-        needed = {} if tenant is None else _needed(tenant, index, namespace, named, devices)
+        needed: dict[str, _Need] = {}
+        for compiled in sets:
+            needed |= _needed(compiled, namespace, named, devices)
+        owned = any(compiled.policy_set.tenant_of(namespace) is not None for compiled in sets)
         actions += (_about_needed(namespace, why, present.get(name)) for name, why in sorted(needed.items()))
         actions += (
-            _about_rest(namespace, name, seen, tenant, named=name in named)
+            _about_rest(namespace, name, seen, owned=owned, named=name in named)
             for name, seen in sorted(present.items())
             if name not in needed
         )
@@ -93,19 +102,40 @@ class _Need:
     urgent: bool
 
 
-def _needed(
-    tenant: Tenant, index: TemplateIndex, namespace: str, named: Collection[str], devices: int
-) -> dict[str, _Need]:
-    refs = tenant.valid_refs(namespace)
-    counts = [*USUAL_COUNTS, *([LARGE_COUNT] if devices >= LARGE_COUNT else [])]
-    usual = (index.for_count(tenant.name, ref, count) for ref in refs for count in counts)
+def _needed(compiled: Compiled, namespace: str, named: Collection[str], devices: int) -> dict[str, _Need]:
+    tenant = compiled.policy_set.tenant_of(namespace)
+    if tenant is None:
+        return {}
+    usual = _usual(compiled, tenant, namespace, devices)
     needed = {t.name: _Need(t, f"{t.policy} for {t.count}, a usual count", urgent=False) for t in usual}
+    refs = tenant.valid_refs(namespace)
     for name in named:
-        template = index.by_name(tenant.name, name)
+        template = compiled.index.by_name(tenant.name, name)
         # The index knows what the tenant may use anywhere; a canary's policy is good in its own namespaces only.
         if template is not None and template.policy in refs:
             needed[name] = _Need(template, f"{template.policy} for {template.count}, named by a Pod", urgent=True)
     return needed
+
+
+def _usual(compiled: Compiled, tenant: Tenant, namespace: str, devices: int) -> Iterator[Template]:
+    counts = [*USUAL_COUNTS, *([LARGE_COUNT] if devices >= LARGE_COUNT else [])]
+    for ref in tenant.valid_refs(namespace):
+        for count in counts:
+            yield compiled.index.for_count(tenant.name, ref, count)
+
+
+def missing(
+    compiled: Compiled, *, namespaces: Collection[str], existing: Mapping[str, Mapping[str, Seen]], devices: int
+) -> int:
+    """How many templates of usual counts a set still lacks in those `namespaces`; arguments as `plan` takes them."""
+    lacking = 0
+    for namespace in compiled.policy_set.tenant_by_namespace.keys() & set(namespaces):
+        tenant = compiled.policy_set.tenant_of(namespace)
+        present = existing.get(namespace, {})
+        for template in _usual(compiled, tenant, namespace, devices) if tenant is not None else ():
+            seen = present.get(template.name)
+            lacking += seen is None or seen.deleting
+    return lacking
 
 
 def _about_needed(namespace: str, need: _Need, seen: Seen | None) -> Action:
@@ -126,14 +156,14 @@ def _about_needed(namespace: str, need: _Need, seen: Seen | None) -> Action:
     return Action(Verb.KEEP, namespace, name, need.reason, seen=seen)
 
 
-def _about_rest(namespace: str, name: str, seen: Seen, tenant: Tenant | None, *, named: bool) -> Action:
+def _about_rest(namespace: str, name: str, seen: Seen, *, owned: bool, named: bool) -> Action:
     if not seen.ours:
         return Action(Verb.KEEP, namespace, name, "not ours", seen=seen)
     if seen.deleting:
         return Action(Verb.KEEP, namespace, name, "is being deleted", seen=seen)
     if named:
         return Action(Verb.KEEP, namespace, name, "a Pod still needs a claim from it", seen=seen)
-    reason = "no tenant owns the namespace" if tenant is None else f"tenant {tenant.name} needs it no more"
+    reason = "its tenant needs it no more" if owned else "no tenant owns the namespace"
     return Action(Verb.COLLECT, namespace, name, reason, seen=seen)
 
 

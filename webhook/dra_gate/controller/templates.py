@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dra_gate.cluster.client import ApiError, Client, ClusterError, Conflict, NotFound
@@ -24,10 +24,12 @@ from dra_gate.controller.metrics import Metrics
 from dra_gate.controller.plan import (
     LARGE_COUNT,
     Action,
+    Compiled,
     Seen,
     SliceSeen,
     Verb,
     is_reserved,
+    missing,
     most_devices,
     plan,
     read_slice,
@@ -73,24 +75,24 @@ class _Name:
 
 
 class TemplateController:
-    """Keeps the templates of every tenant namespace true to `policy_set`.
+    """Keeps the templates of every tenant namespace true to the policy sets that `use` names.
 
-    `leading` is asked before every write. `activate` and `deactivate` follow the Lease; caches stay warm in between.
+    Before the first `use` nothing is planned: no set is not the same as an empty one. `leading` is asked before every
+    write. `activate` and `deactivate` follow the Lease; caches stay warm in between.
     `grace_seconds`: how long a template that nobody needs any more is kept.
     """
 
     def __init__(
         self,
         client: Client,
-        policy_set: PolicySet,
         *,
         identity: str,
         leading: Callable[[], bool],
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         self._client = client
-        self._policy_set = policy_set
-        self._index = templates_of(policy_set)
+        self._sets: tuple[Compiled, ...] = ()
+        self._using = False
         self._identity = identity
         self._leading = leading
         self._grace = grace_seconds
@@ -121,7 +123,7 @@ class TemplateController:
                 ("ResourceSlice", self._set_slice, self._drop_slice),
             )
         ]
-        self.metrics = Metrics(policy_set.digest, self.reflectors, leading)
+        self.metrics = Metrics(self.reflectors, leading)
         self._threads = [
             threading.Thread(target=self._plan_loop, name="planner", daemon=True),
             *(threading.Thread(target=self._work_loop, name=f"writer-{i}", daemon=True) for i in range(WORKERS)),
@@ -135,6 +137,33 @@ class TemplateController:
             reflector.start()
         for thread in self._threads:
             thread.start()
+
+    def use(self, sets: Iterable[PolicySet]) -> None:
+        """Keep templates for all of `sets` from now on; what none of them needs is collected."""
+        known = {compiled.policy_set.digest: compiled for compiled in self._sets}
+        made = tuple(known.get(one.digest) or Compiled(one, templates_of(one)) for one in sets)
+        with self._changed:
+            self._sets, self._using = made, True
+            self._everything()
+
+    def missing(self) -> dict[str, int] | None:
+        """How many templates of usual counts each set lacks, by digest; None until the caches are full."""
+        with self._lock:
+            if not self._synced():
+                return None
+            found = [
+                (
+                    compiled,
+                    {n: dict(self._templates.get(n, {})) for n in compiled.policy_set.tenant_by_namespace},
+                    self._namespaces & compiled.policy_set.tenant_by_namespace.keys(),
+                )
+                for compiled in self._sets
+            ]
+            devices = self._devices
+        return {
+            compiled.policy_set.digest: missing(compiled, namespaces=there, existing=existing, devices=devices)
+            for compiled, existing, there in found
+        }
 
     def activate(self) -> None:
         """We lead: look at everything."""
@@ -175,7 +204,7 @@ class TemplateController:
         self._changed.notify_all()
 
     def _everything(self) -> None:
-        self._dirty.update(self._policy_set.tenant_by_namespace, self._templates)
+        self._dirty.update(self._templates, *(compiled.policy_set.tenant_by_namespace for compiled in self._sets))
         self._changed.notify_all()
 
     def _set_namespace(self, key: Key, obj: Object) -> None:
@@ -264,7 +293,7 @@ class TemplateController:
                 self._stopping.wait(1.0)
 
     def _ready(self) -> bool:
-        if not self._active or not self._synced():
+        if not self._active or not self._using or not self._synced():
             return False
         now = time.monotonic()
         return bool(self._dirty) or self._recount or any(due <= now for due in self._due.values())
@@ -274,7 +303,7 @@ class TemplateController:
 
     def _until_due(self) -> float | None:
         """Seconds until there may be something to plan without anybody telling us."""
-        if not self._active:
+        if not self._active or not self._using:
             return None
         if not self._synced():
             return 0.05
@@ -294,11 +323,11 @@ class TemplateController:
                 del self._due[namespace]
             namespaces = (self._dirty | due) & self._namespaces
             self._dirty.clear()
+            sets = self._sets
             existing = {namespace: dict(self._templates.get(namespace, {})) for namespace in namespaces}
             named = {namespace: frozenset().union(*self._named.get(namespace, {}).values()) for namespace in namespaces}
         actions = plan(
-            self._policy_set,
-            self._index,
+            sets,
             namespaces=namespaces,
             existing=existing,
             references=named,

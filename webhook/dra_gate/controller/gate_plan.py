@@ -1,0 +1,167 @@
+"""What the controller writes to the Gate, as a function of what is there. No I/O, no clock.
+
+It writes two things: `spec.accepted`, where the set that was active before stays for a minute, and the status. Which
+set is active is never its business, and published sets are never deleted: any of them may be what a rollback needs.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dra_gate.cluster.gate import Accepted, Activation, Gate
+from dra_gate.kube.raw import Object, mapping, sequence, text
+
+ACCEPTED_SECONDS = 60.0
+HISTORY = 50  # entries; the schema takes no more, nor more sets than SETS
+SETS = 16
+READY = "Ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the controller knows of the policy sets.
+
+    `in_use` is the digest that new Pods get, empty for none; `refused` says by digest why a set that the Gate names is
+    not used; `missing` how many templates each set still lacks that templates are kept for (None: not known yet);
+    `held` for how many seconds this process has seen a set among the accepted ones; `activator` who made the last
+    change, for a change that says nothing about it.
+    """
+
+    in_use: str
+    refused: Mapping[str, str]
+    missing: Mapping[str, int] | None
+    held: Mapping[str, float] = field(default_factory=dict)
+    activator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GatePlan:
+    """`accepted` and `status` are what to write, None where it is right already; `due` when to look again (seconds)."""
+
+    accepted: tuple[Accepted, ...] | None
+    status: dict[str, Any] | None
+    due: float | None
+
+
+def activated(gate: Gate, in_use: str) -> bool:
+    """Whether an activation has taken effect that the history does not know yet."""
+    return in_use == gate.active and (not gate.history or gate.history[0].digest != gate.active)
+
+
+def plan_gate(gate: Gate, known: Known, now: dt.datetime) -> GatePlan:
+    """What to write. `now` is in UTC."""
+    new = activated(gate, known.in_use)
+    history = gate.history
+    if new:
+        by = gate.claimed or Activation(gate.active, "", known.activator)
+        history = (replace(by, at=_stamp(now)), *history)[:HISTORY]
+    accepted, due = _accepted(gate, known, now, replaced=gate.history[0].digest if new and gate.history else "")
+    status = _status(gate, known, history, now)
+    return GatePlan(
+        accepted=None if accepted == gate.accepted else accepted,
+        status=None if status == gate.status else status,
+        due=due,
+    )
+
+
+def _accepted(
+    gate: Gate, known: Known, now: dt.datetime, *, replaced: str
+) -> tuple[tuple[Accepted, ...], float | None]:
+    """The accepted sets as they should be, and when the next one's time is up.
+
+    `since` is for people to read. What counts is how long this process has seen the entry: clocks jump and differ, and
+    a set that is taken out too early costs Pods that are being admitted.
+    """
+    kept: list[Accepted] = []
+    due: float | None = None
+    for entry in gate.accepted:
+        if entry.pinned:
+            kept.append(entry)
+            continue
+        left = ACCEPTED_SECONDS - known.held.get(entry.digest, 0.0)
+        if entry.digest == gate.active or left <= 0:
+            continue  # the active one would be taken for long replaced when it is
+        kept.append(entry if entry.since else replace(entry, since=_stamp(now)))
+        due = left if due is None else min(due, left)
+    if replaced and replaced not in {gate.active, *(entry.digest for entry in kept)} and len(kept) < 8:
+        kept.append(Accepted(replaced, since=_stamp(now)))
+        due = ACCEPTED_SECONDS if due is None else min(due, ACCEPTED_SECONDS)
+    return tuple(kept), due
+
+
+def _status(gate: Gate, known: Known, history: tuple[Activation, ...], now: dt.datetime) -> dict[str, Any]:
+    return {
+        "observedGeneration": gate.generation,
+        "history": [_entry(activation) for activation in history],
+        "sets": _sets(gate, known),
+        "conditions": [
+            *(c for c in sequence(gate.status.get("conditions")) if mapping(c).get("type") != READY),
+            _ready(gate, known, now),
+        ],
+    }
+
+
+def _entry(activation: Activation) -> dict[str, str]:
+    fields = {"digest": activation.digest, "at": activation.at, "by": activation.by, "note": activation.note}
+    return {name: value for name, value in fields.items() if value}
+
+
+def _sets(gate: Gate, known: Known) -> list[dict[str, Any]]:
+    accepted = {entry.digest for entry in gate.accepted}
+    found: list[dict[str, Any]] = []
+    for digest in dict.fromkeys((*filter(None, (known.in_use,)), *gate.named, *(known.missing or {}))):
+        entry: dict[str, Any] = {"digest": digest}
+        if digest in known.refused:
+            entry |= {"state": "Unusable", "message": known.refused[digest][:1024]}
+        else:
+            listed = "Accepted" if digest in accepted else "Published"
+            entry["state"] = "Active" if digest == known.in_use else listed
+        if known.missing is not None and digest in known.missing:
+            entry["templatesMissing"] = known.missing[digest]
+        found.append(entry)
+    return found[:SETS]
+
+
+def _ready(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
+    lacking = (known.missing or {}).get(known.in_use)
+    if known.in_use != gate.active:
+        why = known.refused.get(gate.active, "it has not been loaded yet")
+        stays = f"; policy set {known.in_use} stays in use" if known.in_use else ""
+        status, reason, message = "False", "SetUnusable", f"the active policy set can't be used: {why}{stays}"
+    elif lacking is None:
+        status, reason, message = "Unknown", "TemplatesUnknown", "the cluster's templates have not been listed yet"
+    elif lacking:
+        status, reason, message = "False", "TemplatesMissing", f"{lacking} templates are not in place yet"
+    else:
+        status, reason, message = "True", "InUse", "the active policy set is in use and its templates are in place"
+    before = next((mapping(c) for c in sequence(gate.status.get("conditions")) if mapping(c).get("type") == READY), {})
+    same = before.get("status") == status
+    return {
+        "type": READY,
+        "status": status,
+        "observedGeneration": gate.generation,
+        "lastTransitionTime": (text(before.get("lastTransitionTime")) if same else "") or _stamp(now),
+        "reason": reason,
+        "message": message,
+    }
+
+
+def activator(gate: Object) -> str:
+    """The field manager that last wrote `spec.active`, by the raw Gate's managedFields; empty if it doesn't say.
+
+    kube-apiserver moves a field to whoever changes its value; who sent the same value by apply shares it, so that the
+    newest entry counts.
+    """
+    newest, name = "", ""
+    for entry in map(mapping, sequence(mapping(gate.get("metadata")).get("managedFields"))):
+        fields = mapping(mapping(entry.get("fieldsV1")).get("f:spec"))
+        if "f:active" in fields and text(entry.get("time")) >= newest:
+            newest, name = text(entry.get("time")), text(entry.get("manager"))
+    return name
+
+
+def _stamp(now: dt.datetime) -> str:
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
