@@ -12,6 +12,7 @@ from dra_gate.controller.plan import (
     Compiled,
     Seen,
     Verb,
+    missing,
     most_devices,
     plan,
     read_slice,
@@ -232,3 +233,35 @@ def a_slice(node: str | None, devices: int, pool: str = "", generation: int = 1,
 ])  # fmt: skip
 def test_most_devices(slices: list[dict[str, Any]], most: int) -> None:
     assert most_devices([read_slice(one) for one in slices]) == most
+
+
+def both(**arguments: Any) -> list[Action]:
+    """Under two sets at once: the one above, and a later one without the kept version, with its canary elsewhere."""
+    later = policy_set("maple-a", "maple-x", keep=False)
+    sets = [Compiled(SET, INDEX), Compiled(later, templates_of(later))]
+    defaults: dict[str, Any] = {"namespaces": {"maple-a"}, "existing": {}, "references": {}, "devices": 8}
+    return plan(sets, **{**defaults, **arguments})
+
+
+def test_several_sets_need_what_any_of_them_needs() -> None:
+    made = Counter((a.namespace, a.template.policy.version) for a in both() if a.template)
+    assert made == {("maple-a", 1): 8, ("maple-a", 2): 8}  # 2 is the same in both sets, and made once
+    there = both(namespaces={"maple-c", "maple-x"})
+    made = Counter((a.namespace, a.template.policy.version) for a in there if a.template)
+    assert made == {**{("maple-c", v): 8 for v in (1, 2, 3)}, **{("maple-x", v): 8 for v in (2, 3)}}
+
+
+def test_nothing_of_any_set_is_collected() -> None:
+    existing = {"maple-a": usual(1, 2) | seen(stored(template(3, 1)))}
+    assert done(both(existing=existing)) == [(Verb.COLLECT, template(3, 1).name)]
+
+
+def test_missing_counts_what_is_not_there() -> None:
+    compiled = Compiled(SET, INDEX)
+    assert missing(compiled, namespaces={"maple-a", "maple-c", "other"}, existing={}, devices=8) == 16 + 24
+    assert missing(compiled, namespaces={"maple-a"}, existing={}, devices=16) == 18
+    there = {"maple-a": usual(1, 2)}
+    assert missing(compiled, namespaces={"maple-a"}, existing=there, devices=8) == 0
+    going = seen(stored(template(2, 1), deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert missing(compiled, namespaces={"maple-a"}, existing={"maple-a": usual(1, 2) | going}, devices=8) == 1
+    assert missing(compiled, namespaces=set(), existing={}, devices=8) == 0

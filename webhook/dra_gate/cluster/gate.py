@@ -15,6 +15,7 @@ GATES_PATH = "/apis/dra-gate.io/v1alpha1/gates"
 GATE_PATH = f"{GATES_PATH}/{GATE}"
 # On the Gate, written by `dra-gate policy activate` with the change itself: JSON with digest, generation, by and note.
 ACTIVATION = "dra-gate.io/activation"
+MAX_ACCEPTED = 8  # what the schema takes
 PREPARED = 2  # published sets that were never active: so many of the newest have their templates made beforehand
 
 

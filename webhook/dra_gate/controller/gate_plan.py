@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dra_gate.cluster.gate import Accepted, Activation, Gate
+from dra_gate.cluster.gate import MAX_ACCEPTED, Accepted, Activation, Gate
 from dra_gate.kube.raw import Object, mapping, sequence, text
 
 ACCEPTED_SECONDS = 60.0
-HISTORY = 50  # entries; the schema takes no more, nor more sets than SETS
+# What the schema takes at most.
+HISTORY = 50
 SETS = 16
 READY = "Ready"
 
@@ -39,11 +40,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class GatePlan:
-    """`accepted` and `status` are what to write, None where it is right already; `due` when to look again (seconds)."""
+    """What to write; None where it is right already."""
 
     accepted: tuple[Accepted, ...] | None
     status: dict[str, Any] | None
-    due: float | None
 
 
 def activated(gate: Gate, in_use: str) -> bool:
@@ -58,38 +58,30 @@ def plan_gate(gate: Gate, known: Known, now: dt.datetime) -> GatePlan:
     if new:
         by = gate.claimed or Activation(gate.active, "", known.activator)
         history = (replace(by, at=_stamp(now)), *history)[:HISTORY]
-    accepted, due = _accepted(gate, known, now, replaced=gate.history[0].digest if new and gate.history else "")
+    accepted = _accepted(gate, known, now, replaced=gate.history[0].digest if new and gate.history else "")
     status = _status(gate, known, history, now)
     return GatePlan(
         accepted=None if accepted == gate.accepted else accepted,
         status=None if status == gate.status else status,
-        due=due,
     )
 
 
-def _accepted(
-    gate: Gate, known: Known, now: dt.datetime, *, replaced: str
-) -> tuple[tuple[Accepted, ...], float | None]:
-    """The accepted sets as they should be, and when the next one's time is up.
+def _accepted(gate: Gate, known: Known, now: dt.datetime, *, replaced: str) -> tuple[Accepted, ...]:
+    """The accepted sets as they should be.
 
     `since` is for people to read. What counts is how long this process has seen the entry: clocks jump and differ, and
     a set that is taken out too early costs Pods that are being admitted.
     """
     kept: list[Accepted] = []
-    due: float | None = None
     for entry in gate.accepted:
         if entry.pinned:
             kept.append(entry)
-            continue
-        left = ACCEPTED_SECONDS - known.held.get(entry.digest, 0.0)
-        if entry.digest == gate.active or left <= 0:
-            continue  # the active one would be taken for long replaced when it is
-        kept.append(entry if entry.since else replace(entry, since=_stamp(now)))
-        due = left if due is None else min(due, left)
-    if replaced and replaced not in {gate.active, *(entry.digest for entry in kept)} and len(kept) < 8:
+        elif entry.digest != gate.active and known.held.get(entry.digest, 0.0) < ACCEPTED_SECONDS:
+            # (The active one would be taken for long replaced when it is.)
+            kept.append(entry if entry.since else replace(entry, since=_stamp(now)))
+    if replaced and replaced not in {gate.active, *(entry.digest for entry in kept)} and len(kept) < MAX_ACCEPTED:
         kept.append(Accepted(replaced, since=_stamp(now)))
-        due = ACCEPTED_SECONDS if due is None else min(due, ACCEPTED_SECONDS)
-    return tuple(kept), due
+    return tuple(kept)
 
 
 def _status(gate: Gate, known: Known, history: tuple[Activation, ...], now: dt.datetime) -> dict[str, Any]:
