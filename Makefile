@@ -54,6 +54,6 @@ prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes
 lock: $(READY) ## Write the locked requirements anew
 	@$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 pyproject.toml -o requirements/runtime.txt
-	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test --extra bench pyproject.toml -o requirements/test.txt
+	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
 .PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench prove-order lock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from dra_gate.admission.facts import Facts
@@ -12,8 +11,7 @@ from dra_gate.admission.verdict import Verdict
 from dra_gate.server.app import App
 from dra_gate.server.log import LineWriter
 from dra_gate.server.metrics import Metrics
-from dra_gate.server.run import serve
-from dra_gate.server.tls import ServingCertificate
+from dra_gate.server.run import Process, serve
 
 _BODY = (
     b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview",'
@@ -26,12 +24,12 @@ def _constant(route: Route, body: bytes, facts: Facts) -> Answer:
     return Answer(_BODY, record, Verdict(allowed=True, mode="enforce"))
 
 
-def _build(certificate: ServingCertificate, stopping: Callable[[], bool]) -> App:
+def _build(process: Process) -> App:
     writer = LineWriter()
     return App(
         facts=lambda: None,  # type: ignore[arg-type, return-value]
-        ready=lambda: ["stopping"] if stopping() else [],
-        metrics=Metrics(policy_set="none", certificate=lambda: (certificate.not_after, certificate.failures)),
+        ready=lambda: ["stopping"] if process.stopping() else [],
+        metrics=Metrics(),
         write=writer.write,
         decide=_constant,
         start=writer.start,

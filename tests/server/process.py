@@ -92,9 +92,10 @@ def issue(certs: Path) -> None:
 class Served:
     """A running `dra-gate serve`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, certs: Path, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], port: int, status: int, certs: Path, log: Path) -> None:
         self.process = process
         self.port = port
+        self.status = status
         self.certs = certs
         self.log = log
 
@@ -115,6 +116,20 @@ class Served:
         """One request on a connection of its own."""
         with contextlib.closing(self.connection()) as connection:
             return ask(connection, method, path, body, kind)[:2]
+
+    def page(self, path: str, method: str = "GET") -> tuple[int, str]:
+        """One request to the second port."""
+        with contextlib.closing(http.client.HTTPConnection(HOST, self.status, timeout=10)) as connection:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of /metrics."""
+        status, page = self.page("/metrics")
+        assert status == 200
+        lines = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, value in lines}
 
     def worker(self) -> int:
         """The process id of gunicorn's worker."""
@@ -166,23 +181,24 @@ def lay_out(folder: Path) -> None:
     issue(folder / "certs")
 
 
-def serve_command(folder: Path, listen: str, cluster: tuple[str, str] | None = None) -> list[str]:
+def serve_command(folder: Path, listen: str, *flags: str, cluster: tuple[str, str] | None = None) -> list[str]:
     """`dra-gate serve` over what `lay_out` wrote; `cluster` is another option than `--cluster` with that file."""
     option, value = cluster or ("--cluster", str(folder / "cluster.yaml"))
     command = [*PROGRAM, "serve", "--policies", str(folder / "policies"), option, value]
-    return [*command, "--cert-dir", str(folder / "certs"), "--listen", listen]
+    return [*command, "--cert-dir", str(folder / "certs"), "--listen", listen, "--drain-seconds", "0", *flags]
 
 
 @contextlib.contextmanager
-def served(folder: Path, *, read_log: bool = True) -> Iterator[Served]:
+def served(folder: Path, *flags: str, read_log: bool = True) -> Iterator[Served]:
     """A server over `folder`, ready, killed at the end. Without `read_log` its stderr is a pipe that nobody reads."""
     lay_out(folder)
-    port = free_port()
+    port, status = free_port(), free_port()
     log = folder / "log"
     with log.open("wb") as stream:
         stderr = stream if read_log else subprocess.PIPE
-        process = subprocess.Popen(serve_command(folder, f"{HOST}:{port}"), stderr=stderr, start_new_session=True)
-    one = Served(process, port, folder / "certs", log)
+        command = serve_command(folder, f"{HOST}:{port}", "--status-listen", f"{HOST}:{status}", *flags)
+        process = subprocess.Popen(command, stderr=stderr, start_new_session=True)
+    one = Served(process, port, status, folder / "certs", log)
     try:
         wait_ready(one)
         yield one
@@ -195,11 +211,11 @@ def served(folder: Path, *, read_log: bool = True) -> Iterator[Served]:
 
 
 def wait_ready(one: Served, timeout: float = 20) -> None:
-    """Until /readyz is 200; fails with the log if the process ends or `timeout` passes."""
+    """Until /readyz of the second port is 200; fails with the log if the process ends or `timeout` passes."""
     deadline = time.monotonic() + timeout
     while True:
         with contextlib.suppress(OSError, http.client.HTTPException):
-            if one.call("GET", "/readyz")[0] == 200:
+            if one.page("/readyz")[0] == 200:
                 return
         assert one.process.poll() is None, one.log.read_text()
         assert time.monotonic() < deadline, one.log.read_text()

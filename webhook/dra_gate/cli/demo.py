@@ -106,7 +106,9 @@ def _gate(policies: str, examples: Path, folder: Path) -> Iterator[_Client]:
     with (
         (folder / "log").open("w+") as log,
         subprocess.Popen(  # noqa: S603 - our own program
-            [*run, *serve, "--listen", f"127.0.0.1:{port}"], stdout=log, stderr=log
+            [*run, *serve, "--listen", f"127.0.0.1:{port}", "--status-listen", "off", "--drain-seconds", "0"],
+            stdout=log,
+            stderr=log,
         ) as process,
     ):
         try:

@@ -1,8 +1,9 @@
-"""`dra-gate serve`: the two admission routes over TLS, fed by watches of a cluster or by manifests."""
+"""`dra-gate serve`: the two admission routes over TLS, fed by watches of a cluster or by manifests; the second port."""
 
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,10 +18,11 @@ from dra_gate.cli.options import load_policies
 from dra_gate.policy.model import PolicySet
 
 if TYPE_CHECKING:
+    from dra_gate.admission.facts import Facts
     from dra_gate.cluster.client import Client
     from dra_gate.kube.raw import Object
     from dra_gate.server.app import App
-    from dra_gate.server.tls import ServingCertificate
+    from dra_gate.server.run import Process
 
 _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):(\d{1,5})")
 
@@ -34,6 +36,39 @@ _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):(\d{1,5})")
     help="Folder with tls.crt and tls.key; a changed pair is taken within a second.",
 )
 @click.option("--listen", default="0.0.0.0:8443", show_default=True, metavar="ADDRESS:PORT", help="Where to listen.")
+@click.option(
+    "--status-listen",
+    default="127.0.0.1:8080",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help="Where probes, metrics and pages are served without TLS; off: nowhere.",
+)
+@click.option(
+    "--client-ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CA certificates (PEM); callers must show a client certificate that one of them signed.",
+)
+@click.option(
+    "--client-name",
+    "client_names",
+    metavar="NAME",
+    multiple=True,
+    help="Common or DNS name that the client certificate must carry; may be repeated. Needs --client-ca.",
+)
+@click.option(
+    "--drain-seconds",
+    type=click.FloatRange(0, 600),
+    default=5.0,
+    show_default=True,
+    help="After SIGTERM, how long to go on answering while endpoints forget this replica.",
+)
+@click.option(
+    "--stale-seconds",
+    type=click.FloatRange(1),
+    default=300.0,
+    show_default=True,
+    help="Verdicts carry a warning when the API server has not been heard for so long.",
+)
 @click.option(
     "--kubeconfig",
     metavar="FILE",
@@ -56,15 +91,20 @@ def command(
     policies: str,
     cert_dir: Path,
     listen: str,
+    status_listen: str,
+    client_ca: Path | None,
+    client_names: tuple[str, ...],
+    drain_seconds: float,
+    stale_seconds: float,
     kubeconfig: str | None,
     context: str | None,
     cluster: tuple[str, ...],
     writers: tuple[str, ...],
 ) -> None:
-    """Serve /mutate and /validate over TLS, and /healthz, /readyz and /metrics beside them.
+    """Serve /mutate and /validate over TLS, and on a second port, without TLS, probes, metrics and pages for people.
 
-    Ready when the policies are loaded and every kind that verdicts read has been listed once. SIGTERM ends it: open
-    requests are answered, idle connections get three seconds.
+    Ready when the policies are loaded and every kind that verdicts read has been listed once. SIGTERM ends it: not
+    ready any more, it answers on until --drain-seconds have passed, then open connections get three more seconds.
 
     \b
     Examples:
@@ -74,22 +114,25 @@ def command(
     from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - what only a server needs
     from dra_gate.cluster.files import InputError, load_manifests  # noqa: PLC0415
     from dra_gate.server.run import serve  # noqa: PLC0415
-    from dra_gate.server.tls import CertificateError  # noqa: PLC0415
+    from dra_gate.server.tls import Callers, CertificateError  # noqa: PLC0415
 
-    address = _LISTEN.fullmatch(listen)
-    if address is None or int(address[2]) > 65535:
-        raise click.BadParameter(f"{listen!r} is not ADDRESS:PORT", param_hint="--listen")
+    _address(listen, "--listen")
     if cluster and (kubeconfig or context):
         raise click.UsageError("--cluster takes the place of a cluster: leave out --kubeconfig and --context")
+    if client_names and client_ca is None:
+        raise click.UsageError("--client-name says which holders of a certificate may call: it needs --client-ca")
+    callers = None if client_ca is None else Callers(client_ca, frozenset(client_names))
+    status = None if status_listen == "off" else _listen(*_address(status_listen, "--status-listen"))
     policy_set = load_policies(policies)
+    build = partial(_build, policy_set, writers, status, stale_seconds)
     try:
         if cluster:
-            build = partial(_build, policy_set, writers, None, load_manifests(cluster))
+            build = partial(build, None, load_manifests(cluster))
         else:
             connect = partial(Client.connect, kubeconfig, context)
             connect()  # a wrong configuration ends us now; connections are made by the worker
-            build = partial(_build, policy_set, writers, connect, ())
-        serve(build, listen=listen, certificates=cert_dir)
+            build = partial(build, connect, ())
+        serve(build, listen=listen, certificates=cert_dir, callers=callers, drain_seconds=drain_seconds)
     except (ConfigError, InputError, CertificateError) as error:
         raise Failure(str(error)) from None
     except SystemExit as end:
@@ -97,21 +140,40 @@ def command(
         raise SystemExit(2 if end.code == 1 else end.code) from None
 
 
+def _address(text: str, option: str) -> tuple[str, int]:
+    address = _LISTEN.fullmatch(text)
+    if address is None or int(address[2]) > 65535:
+        raise click.BadParameter(f"{text!r} is not ADDRESS:PORT", param_hint=option)
+    return address[1].strip("[]"), int(address[2])
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    from dra_gate.server.console import listen  # noqa: PLC0415
+
+    try:
+        return listen(address, port)
+    except OSError as error:
+        raise Failure(f"can't listen on {address}:{port} (--status-listen): {error.strerror}") from None
+
+
 def _build(
     policy_set: PolicySet,
     writers: Sequence[str],
+    status: socket.socket | None,
+    stale_seconds: float,
     connect: Callable[[], Client] | None,
     manifests: Sequence[Object],
-    certificate: ServingCertificate,
-    stopping: Callable[[], bool],
+    process: Process,
 ) -> App:
     """Everything that lives in the serving process; runs there, after the fork."""
     from dra_gate.cluster.facts import World  # noqa: PLC0415
     from dra_gate.cluster.reflector import Reflector  # noqa: PLC0415
     from dra_gate.server.app import App  # noqa: PLC0415
+    from dra_gate.server.console import Console, View, namespaces_with_templates, serve_console  # noqa: PLC0415
     from dra_gate.server.log import LineWriter  # noqa: PLC0415
     from dra_gate.server.metrics import Metrics  # noqa: PLC0415
 
+    certificate = process.certificate
     world = World(policy_set, writers=writers)
     for manifest in manifests:
         world.apply(manifest)
@@ -125,14 +187,30 @@ def _build(
         reasons = [f"{reflector.name} not listed yet" for reflector in reflectors if not reflector.synced.is_set()]
         if time.time() >= certificate.not_after:
             reasons.append("the serving certificate has ended")
-        if stopping():
+        if process.stopping():
             reasons.append("stopping")
         return reasons
+
+    def facts() -> Facts | None:
+        return world.facts() if world.ready else None
+
+    def sets() -> dict[str, str]:
+        known = facts()
+        return {} if known is None else {known.policy_set.digest: "active"} | dict.fromkeys(known.accepted, "accepted")
+
+    def ages() -> dict[str, float]:
+        return {reflector.name: reflector.age() for reflector in reflectors}
+
+    def stale() -> str:
+        age, name = max(((age, name) for name, age in ages().items()), default=(0.0, ""))
+        return f"dra-gate: judged by what was known {age / 60:.0f} min ago ({name})" if age > stale_seconds else ""
 
     def start() -> None:
         writer.start()
         for reflector in reflectors:
             reflector.start()
+        if status is not None:
+            serve_console(Console(view), status)
 
     def stop() -> None:
         for reflector in reflectors:
@@ -140,9 +218,22 @@ def _build(
         writer.close()
 
     metrics = Metrics(
-        policy_set=policy_set.digest,
-        ages=lambda: {reflector.name: reflector.age() for reflector in reflectors},
+        sets=sets,
+        ages=ages,
+        namespaces=lambda: namespaces_with_templates(facts()),
         certificate=lambda: (certificate.not_after, certificate.failures),
         dropped=lambda: writer.dropped,
+        connections=process.connections,
     )
-    return App(facts=world.facts, ready=ready, metrics=metrics, write=writer.write, start=start, stop=stop)
+    app = App(facts=world.facts, ready=ready, metrics=metrics, write=writer.write, stale=stale, start=start, stop=stop)
+    view = View(
+        facts=facts,
+        reasons=app.reasons_against,
+        metrics=metrics.page,
+        recent=lambda: app.recent,
+        turned=lambda: app.turned,
+        stale_seconds=stale_seconds,
+        ages=ages,
+        not_after=lambda: certificate.not_after,
+    )
+    return app

@@ -1,29 +1,34 @@
-"""The HTTP face of the gate: one plain ASGI callable, five routes, no framework and no I/O but the socket.
+"""The HTTPS face of the gate: one plain ASGI callable, four routes, no framework and no I/O but the socket.
 
     POST /mutate, /validate   AdmissionReview v1 in, AdmissionReview v1 out
     GET  /healthz             200 while the process runs
     GET  /readyz              200, or 503 with one reason a line
-    GET  /metrics             Prometheus text
 
 Every verdict is HTTP 200: kube-apiserver takes any other status for a failed call and lets failurePolicy decide
-(apiserver/pkg/admission/plugin/webhook). 4xx is for what is not an AdmissionReview, 5xx only for our own fault.
+(apiserver/pkg/admission/plugin/webhook). 4xx is for what is not an AdmissionReview, 5xx for our own fault and for
+answers that nobody waits for any more.
 """
 
 from __future__ import annotations
 
+import asyncio
+import collections
+import contextlib
 import gc
+import math
 import re
+import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from dra_gate.admission.facts import Facts
-from dra_gate.admission.review import Answer, BadRequest, Route, answer
-from dra_gate.server import metrics as metrics_module
+from dra_gate.admission.facts import BehindError, Facts
+from dra_gate.admission.review import Answer, BadRequest, Record, Route, answer
 from dra_gate.server.log import timestamp
 from dra_gate.server.metrics import Metrics
 
@@ -32,11 +37,24 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 BODY_LIMIT = 7 * 1024 * 1024  # an object has up to 3 MiB, a review holds two (controller-runtime takes as much)
+BODY_SECONDS = 10.0  # from the headers to the end of the body
+ANSWER_SECONDS = 10.0  # for the client to take an answer that the socket does not, or to send what we won't read
+BODIES_LIMIT = 64 * 1024 * 1024  # of all bodies that are still arriving: connections must not add up to our memory
+# In one body: 7 MiB of `{},{},…` would become 170 MB and hold everybody up for a second. A Pod of 3 MiB, the largest
+# that the API server takes, has a tenth of this.
+COLLECTIONS_LIMIT = 300_000
+VALUES_LIMIT = 1_000_000
+REFRESH_SECONDS = 1.5  # for one live look at the cluster
+MARGIN = 0.05  # seconds before the caller's own end that an answer needs to arrive in time
+RECENT = 200  # verdicts that are kept for people to look at
+_DENSE = 64 * 1024  # bytes; a smaller body can't hold enough to be counted
 _DISCARD_LIMIT = 64 * 1024 * 1024
+_SHOWN = 253  # characters of a name (RFC 1123 subdomain) that logs and pages show, whoever made it up
 
 _ADMISSION: dict[str, Route] = {"/mutate": "mutate", "/validate": "validate"}
-_PAGES = frozenset({"/healthz", "/readyz", "/metrics"})
+_PROBES = frozenset({"/healthz", "/readyz"})
 _JSON = b"application/json"
+_TOO_LARGE = f"the body is larger than {BODY_LIMIT} bytes"
 _TEXT = b"text/plain; charset=utf-8"
 _ALLOW_POST = ((b"allow", b"POST"),)
 _DURATION = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
@@ -58,18 +76,40 @@ def timeout_of(query: bytes) -> float | None:
     return None
 
 
-class _NotReadyError(Exception):
-    """There are reasons why we can't judge; the message joins them."""
+class Decision(NamedTuple):
+    """One verdict, for people to look at. `time` is seconds since the epoch; nothing of the object but its name."""
+
+    time: float
+    record: Record
+    mode: str
+    milliseconds: float
+
+
+class _UnavailableError(Exception):
+    """We can't judge this now: HTTP 503, and failurePolicy decides. `verdict` names it in log and metrics."""
+
+    def __init__(self, verdict: str, message: str) -> None:
+        super().__init__(message)
+        self.verdict = verdict
 
 
 class App:
     """The ASGI application.
 
     `facts` gives what is known of the cluster now, `ready` the reasons why we can't judge (none: ready), `write` takes
-    decision lines. `start` runs when the server starts, `stop` when it ends; an exception of `start` ends the server.
+    decision lines. `stale`, asked once a second, gives a warning that verdicts carry (empty: none). `refresh` asks the
+    API server once for a Pod whose stamp names something unknown here; it may block for a second. `start` runs when the
+    server starts, `stop` when it ends; an exception of `start` ends the server.
+
     Until `ready` has been empty once, admission requests get 503: a verdict from half-filled caches would be wrong.
     From then on stale caches go on answering, since refusing every Pod is worse than judging by what was true a
     moment ago.
+
+    A request says in `timeout=` how long its caller waits. What is still here when that has passed gets 503 at once:
+    kube-apiserver has let failurePolicy decide, and judging for nobody would only make the next ones late, too.
+
+    `recent` holds the last verdicts, the newest at the end; `turned` says when the server's loop last turned, in
+    seconds of time.monotonic().
     """
 
     def __init__(
@@ -79,18 +119,26 @@ class App:
         ready: Callable[[], list[str]],
         metrics: Metrics,
         write: Callable[[bytes], None],
-        decide: Callable[[Route, bytes, Facts], Answer] = answer,
+        decide: Callable[..., Answer] = answer,
+        refresh: Callable[[], object] | None = None,
+        stale: Callable[[], str] = str,
         start: Callable[[], None] = lambda: None,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
+        self.turned = time.monotonic()
+        self.recent: collections.deque[Decision] = collections.deque(maxlen=RECENT)
         self._facts = facts
         self._ready = ready
         self._metrics = metrics
         self._write = write
         self._decide = decide
+        self._refresh = refresh
+        self._stale = stale
+        self._warning = ""
         self._start = start
         self._stop = stop
         self._was_ready = False
+        self._arriving = 0  # bytes of bodies
         self._encode = msgspec.json.Encoder().encode
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -100,55 +148,14 @@ class App:
             if route is not None:
                 await self._admission(route, scope, receive, send)
             else:
-                await self._page(scope, receive, send)
+                await self._probe(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         else:
             await send({"type": "websocket.close"})  # before it was accepted: the server answers 403
 
-    async def _admission(self, route: Route, scope: Message, receive: Receive, send: Send) -> None:
-        began = time.perf_counter()
-        body_read = False
-        reasons: tuple[str, ...] = ()
-        line: dict[str, Any] = {"route": route, "timeoutSeconds": timeout_of(scope["query_string"])}
-        try:
-            body = await _read(scope, receive)
-            body_read = True
-            if not self._was_ready and (missing := self._reasons_against()):
-                raise _NotReadyError("; ".join(missing))
-            result = self._decide(route, body, self._facts())
-            record = result.record
-            status, kind, text, verdict, reasons = 200, _JSON, result.body, record.verdict, record.reasons
-            line |= {
-                "msg": "decision",
-                "verdict": verdict,
-                "uid": record.uid,
-                "operation": record.operation,
-                "namespace": record.namespace,
-                "name": record.name,
-                "tenant": record.tenant,
-                "policy": record.policy,
-                "mode": result.verdict.mode,
-                "reasons": reasons,
-            }
-        except BadRequest as error:
-            status, kind, text, verdict = error.status, _TEXT, f"{error}\n".encode(), "bad-request"
-            line |= {"msg": "refused", "verdict": verdict, "status": status, "error": str(error)}
-        except _NotReadyError as error:
-            status, kind, text, verdict = 503, _TEXT, f"not ready: {error}\n".encode(), "unready"
-            line |= {"msg": "refused", "verdict": verdict, "status": status, "error": str(error)}
-        except Exception:  # noqa: BLE001 - whatever it is, it is ours; the API server needs an answer, the log the traceback
-            status, kind, text, verdict = 500, _TEXT, b"internal error; the gate's log says more\n", "error"
-            line |= {"msg": "fault", "level": "error", "verdict": verdict, "error": traceback.format_exc()}
-        await _respond(send, status, kind, text, *(_ALLOW_POST if status == 405 else ()))
-        seconds = time.perf_counter() - began
-        self._metrics.answered(route, verdict, reasons, seconds)
-        line["milliseconds"] = round(seconds * 1000, 3)
-        self._write(self._encode({"time": timestamp(time.time()), "level": "info"} | line) + b"\n")
-        if not body_read:
-            await _discard(receive)
-
-    def _reasons_against(self) -> list[str]:
+    def reasons_against(self) -> list[str]:
+        """Why we are not ready; empty when we are."""
         reasons = self._ready()
         if not reasons and not self._was_ready:
             self._was_ready = True
@@ -160,21 +167,142 @@ class App:
             gc.collect()
         return reasons
 
-    async def _page(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _admission(self, route: Route, scope: Message, receive: Receive, send: Send) -> None:
+        arrived: float = scope.get("state", {}).get("arrived") or time.monotonic()
+        timeout = timeout_of(scope["query_string"])
+        deadline = math.inf if timeout is None else arrived + timeout - MARGIN
+        body_read = False
+        reasons: tuple[str, ...] = ()
+        mode = ""
+        decision: Record | None = None
+        line: dict[str, Any] = {"route": route, "timeoutSeconds": timeout}
+        try:
+            body = await self._read(scope, receive, arrived, deadline)
+            body_read = True
+            result = await self._judge(route, body, deadline)
+            decision, mode = _shown(result.record), result.verdict.mode
+            status, kind, text, verdict, reasons = 200, _JSON, result.body, decision.verdict, decision.reasons
+            line |= {
+                "msg": "decision",
+                "verdict": verdict,
+                "uid": decision.uid,
+                "operation": decision.operation,
+                "namespace": decision.namespace,
+                "name": decision.name,
+                "tenant": decision.tenant,
+                "policy": decision.policy,
+                "mode": mode,
+                "reasons": reasons,
+            }
+        except BadRequest as error:
+            status, kind, text, verdict = error.status, _TEXT, f"{str(error)[:_SHOWN]}\n".encode(), "bad-request"
+            said = "not an AdmissionReview v1" if body_read else str(error)  # what is wrong with a body quotes the body
+            line |= {"msg": "refused", "verdict": verdict, "status": status, "error": said}
+        except _UnavailableError as error:
+            status, kind, text, verdict = 503, _TEXT, f"{error}\n".encode(), error.verdict
+            line |= {"msg": "refused", "verdict": verdict, "status": status, "error": str(error)}
+        except Exception:  # noqa: BLE001 - whatever it is, it is ours; the API server needs an answer, the log the traceback
+            status, kind, text, verdict = 500, _TEXT, b"internal error; the gate's log says more\n", "error"
+            line |= {"msg": "fault", "level": "error", "verdict": verdict, "error": _fault()}
+        await _respond(send, status, kind, text, *(_ALLOW_POST if status == 405 else ()))
+        seconds = time.monotonic() - arrived
+        milliseconds = round(seconds * 1000, 3)
+        self._metrics.answered(route, verdict, mode, reasons, seconds)
+        if verdict == "late" or arrived + seconds > deadline:
+            self._metrics.missed(route, judged=verdict != "late")
+        now = time.time()
+        if decision is not None and verdict != "ignore":
+            self.recent.append(Decision(now, decision, mode, milliseconds))
+        self._write(
+            self._encode({"time": timestamp(now), "level": "info"} | line | {"milliseconds": milliseconds}) + b"\n"
+        )
+        if not body_read:
+            await _discard(receive)
+
+    async def _judge(self, route: Route, body: bytes, deadline: float) -> Answer:
+        if not self._was_ready and (missing := self.reasons_against()):
+            raise _UnavailableError("unready", f"not ready: {'; '.join(missing)}")
+        if time.monotonic() > deadline:
+            raise _UnavailableError("late", "the caller's timeout has passed")
+        if len(body) > _DENSE and (
+            body.count(b"{") + body.count(b"[") > COLLECTIONS_LIMIT or body.count(b",") > VALUES_LIMIT
+        ):
+            raise BadRequest(413, "the body holds more values than an object of the API server can")
+        result = await self._decided(route, body, deadline)
+        if self._warning and not result.verdict.ignored:
+            self._metrics.judged_stale(route)
+            return _with_warning(result, self._warning)
+        return result
+
+    async def _decided(self, route: Route, body: bytes, deadline: float) -> Answer:
+        if self._refresh is None:
+            return self._decide(route, body, self._facts())
+        try:
+            return self._decide(route, body, self._facts(), may_look_again=True)
+        except BehindError:
+            left = min(deadline - time.monotonic(), REFRESH_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, self._refresh), left)
+        return self._decide(route, body, self._facts())
+
+    async def _read(self, scope: Message, receive: Receive, arrived: float, deadline: float) -> bytes:
+        """The whole body.
+
+        Raises BadRequest for another method, type, encoding, size or pace than an AdmissionReview comes with.
+        """
+        if scope["method"] != "POST":
+            raise BadRequest(405, "method not allowed")
+        _check_headers(scope["headers"])
+        held = 0
+        try:
+            async with asyncio.timeout_at(min(arrived + BODY_SECONDS, deadline)):
+                message = await receive()
+                body: bytes = message.get("body", b"")
+                if message.get("more_body"):
+                    parts = [body]
+                    size = len(body)
+                    while message.get("more_body"):
+                        message = await receive()
+                        part = message.get("body", b"")
+                        parts.append(part)
+                        size += len(part)
+                        if size > BODY_LIMIT:  # chunked: no length was announced
+                            raise BadRequest(413, _TOO_LARGE)
+                        self._arriving += size - held
+                        held = size
+                        if self._arriving > BODIES_LIMIT:
+                            raise _UnavailableError("busy", "too many large bodies are arriving at once")
+                    body = b"".join(parts)
+        except TimeoutError:
+            if time.monotonic() > deadline:
+                raise _UnavailableError("late", "the caller's timeout has passed") from None
+            raise BadRequest(408, "the body did not arrive") from None
+        finally:
+            self._arriving -= held
+        if message["type"] == "http.disconnect":
+            raise BadRequest(408, "the body did not arrive")
+        return body
+
+    async def _probe(self, scope: Message, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path not in _PAGES:
+        if path not in _PROBES:
             await _respond(send, 404, _TEXT, b"not found\n")
         elif scope["method"] != "GET":
             await _respond(send, 405, _TEXT, b"method not allowed\n", (b"allow", b"GET"))
-        elif path == "/metrics":
-            await _respond(send, 200, metrics_module.CONTENT_TYPE.encode(), self._metrics.page())
-        elif path == "/healthz" or not (reasons := self._reasons_against()):
+        elif path == "/healthz" or not (reasons := self.reasons_against()):
             await _respond(send, 200, _TEXT, b"ok\n")
         else:
             await _respond(send, 503, _TEXT, "".join(f"{reason}\n" for reason in reasons).encode())
         await _discard(receive)
 
+    async def _turn(self) -> None:
+        while True:
+            self.turned = time.monotonic()
+            self._warning = self._stale()
+            await asyncio.sleep(1)
+
     async def _lifespan(self, receive: Receive, send: Send) -> None:
+        turning: asyncio.Task[None] | None = None
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -183,44 +311,56 @@ class App:
                 except Exception as error:  # noqa: BLE001 - told to the server, which ends
                     await send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
                     return
+                turning = asyncio.create_task(self._turn())
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
+                if turning is not None:
+                    turning.cancel()
                 self._stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
 
-async def _read(scope: Message, receive: Receive) -> bytes:
-    """The whole body. Raises BadRequest for another method, type or size than an AdmissionReview comes with."""
-    if scope["method"] != "POST":
-        raise BadRequest(405, "method not allowed")
-    kind = length = b""
-    for name, value in scope["headers"]:
+def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    kind = length = encoding = b""
+    for name, value in headers:
         if name == b"content-type":
             kind = value
         elif name == b"content-length":
             length = value
+        elif name == b"content-encoding":
+            encoding = value
     if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
         raise BadRequest(415, "content-type must be application/json")
-    too_large = f"the body is larger than {BODY_LIMIT} bytes"
+    if encoding and encoding.strip().lower() != b"identity":  # kube-apiserver compresses nothing that it sends
+        raise BadRequest(415, "the body must not be compressed")
     if length.isdigit() and int(length) > BODY_LIMIT:
-        raise BadRequest(413, too_large)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        parts = [body]
-        size = len(body)
-        while message.get("more_body"):
-            message = await receive()
-            part = message.get("body", b"")
-            parts.append(part)
-            size += len(part)
-            if size > BODY_LIMIT:  # chunked: no length was announced
-                raise BadRequest(413, too_large)
-        body = b"".join(parts)
-    if message["type"] == "http.disconnect":
-        raise BadRequest(408, "the body did not arrive")
-    return body
+        raise BadRequest(413, _TOO_LARGE)
+
+
+def _shown(record: Record) -> Record:
+    """The record with names of a bounded length: logs and pages keep them, and anybody can make one up."""
+    if max(len(record.uid), len(record.operation), len(record.namespace), len(record.name)) <= _SHOWN:
+        return record
+    return replace(
+        record,
+        uid=record.uid[:_SHOWN],
+        operation=record.operation[:_SHOWN],
+        namespace=record.namespace[:_SHOWN],
+        name=record.name[:_SHOWN],
+    )
+
+
+def _with_warning(result: Answer, warning: str) -> Answer:
+    review = msgspec.json.decode(result.body)
+    review["response"].setdefault("warnings", []).append(warning)
+    return replace(result, body=msgspec.json.encode(review))
+
+
+def _fault() -> str:
+    """Where the exception that is being handled comes from, and its type. Its own words may quote the object."""
+    kind, _, trace = sys.exc_info()
+    return "".join(traceback.format_tb(trace)) + (kind.__name__ if kind else "")
 
 
 async def _respond(send: Send, status: int, kind: bytes, body: bytes, *headers: tuple[bytes, bytes]) -> None:
@@ -232,14 +372,18 @@ async def _respond(send: Send, status: int, kind: bytes, body: bytes, *headers: 
             "headers": [(b"content-type", kind), (b"content-length", length), *headers],
         }
     )
-    await send({"type": "http.response.body", "body": body})
+    with contextlib.suppress(TimeoutError):  # who doesn't read is cut off: the answer stays unfinished
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await send({"type": "http.response.body", "body": body})
 
 
 async def _discard(receive: Receive) -> None:
     """Take what is left of a body after an early answer: closing with bytes unread would reset the connection."""
     size = 0
-    while size <= _DISCARD_LIMIT:
-        message = await receive()
-        size += len(message.get("body", b""))
-        if message["type"] == "http.disconnect" or not message.get("more_body"):
-            return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while size <= _DISCARD_LIMIT:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body"):
+                    return

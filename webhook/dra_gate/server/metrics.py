@@ -6,6 +6,7 @@ One process, one registry of its own: prometheus-client's multi-process mode los
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -15,8 +16,12 @@ from prometheus_client.registry import Collector
 from dra_gate import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0)  # seconds
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0)  # seconds
 ROUTES = ("mutate", "validate")
+MODES = ("enforce", "warn", "shadow")
+_NO_MODE = "none"  # the request was not judged, or nobody's business
+_CODE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_CODES = 100  # the registry of rules has fewer; whatever comes beyond counts as OTHER
 
 
 class _AtScrape(Collector):
@@ -30,86 +35,152 @@ class _AtScrape(Collector):
 
 
 class Metrics:
-    """The gate's metrics. `policy_set` is the digest that is served; the callables are asked at each scrape.
+    """The gate's metrics. The callables are asked at each scrape.
 
-    `ages` gives seconds since each reflector last heard from the API server; `certificate` gives the serving
-    certificate's notAfter (seconds since the epoch) and how many changed pairs could not be loaded; `dropped` gives
-    decision lines lost.
+    `sets` gives the policy sets that count, digest to state (active or accepted); `refusals` published sets that were
+    refused, by code. `ages` gives seconds since each cache last heard from the API server; `namespaces` how many gated
+    namespaces of tenants have templates of their policy and how many wait for them. `certificate` gives the serving
+    certificate's notAfter (seconds since the epoch) and how many changed pairs could not be loaded; `dropped` decision
+    lines lost; `connections` how many are open and how many were ended for being silent or one too many.
     """
 
     def __init__(
         self,
         *,
-        policy_set: str,
+        sets: Callable[[], Mapping[str, str]] = dict,
+        refusals: Callable[[], Mapping[str, int]] = dict,
         ages: Callable[[], Mapping[str, float]] = dict,
+        namespaces: Callable[[], tuple[int, int]] = lambda: (0, 0),
         certificate: Callable[[], tuple[float, int]] | None = None,
         dropped: Callable[[], int] = int,
+        connections: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
+        self._sets = sets
         self._ages = ages
+        self._refusals = refusals
+        self._namespaces = namespaces
         self._certificate = certificate
         self._dropped = dropped
+        self._connections = connections
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "dra_gate_admission_requests",
-            "Requests answered, by route and verdict (error: our own fault; bad-request: not an AdmissionReview).",
-            ["route", "verdict"],
+            "Requests answered, by route, verdict and the namespace's mode. Beside verdicts: error (our own fault), "
+            "bad-request (no AdmissionReview), unready, late (the caller had gone), busy.",
+            ["route", "verdict", "mode"],
             registry=self.registry,
         )
         duration = Histogram(
             "dra_gate_admission_duration_seconds",
-            "From the request's headers to the answer handed to the socket.",
+            "From the request's arrival on this machine to the answer handed to the socket.",
             ["route"],
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self._denials = Counter(
-            "dra_gate_admission_denials", "Reasons of refused requests, by code.", ["code"], registry=self.registry
+        self._findings = Counter(
+            "dra_gate_admission_findings",
+            "Reasons to refuse, by code and mode: refused in enforce, told in warn, recorded in shadow.",
+            ["code", "mode"],
+            registry=self.registry,
+        )
+        missed = Counter(
+            "dra_gate_admission_deadline_misses",
+            "Requests whose caller had stopped waiting before the answer, by route and whether they were judged.",
+            ["route", "judged"],
+            registry=self.registry,
+        )
+        stale = Counter(
+            "dra_gate_admission_stale_verdicts",
+            "Verdicts from caches that had not heard from the API server for too long.",
+            ["route"],
+            registry=self.registry,
         )
         build = Gauge("dra_gate_build_info", "1, labelled by version.", ["version", "python"], registry=self.registry)
         build.labels(__version__, platform.python_version()).set(1)
-        served = Gauge("dra_gate_policy_set_info", "1, labelled by digest.", ["digest"], registry=self.registry)
-        served.labels(policy_set).set(1)
         ProcessCollector(registry=self.registry)
         self.registry.register(_AtScrape(self._scraped))
-        # labels() costs more than inc(): the children that every request touches are looked up once.
+        # labels() costs more than inc(): the children that every request touches are looked up once. All that can be
+        # named beforehand exist from the start, so that their first increase is seen as one.
         self._duration = {route: duration.labels(route) for route in ROUTES}
-        self._verdicts: dict[tuple[str, str], Counter] = {}
-        self._codes: dict[str, Counter] = {}
+        self._missed = {
+            (route, judged): missed.labels(route, str(judged).lower()) for route in ROUTES for judged in (True, False)
+        }
+        self._stale = {route: stale.labels(route) for route in ROUTES}
+        self._verdicts: dict[tuple[str, str, str], Counter] = {}
+        self._codes: dict[tuple[str, str], Counter] = {}
 
-    def answered(self, route: str, verdict: str, reasons: Iterable[str], seconds: float) -> None:
-        """Count one answer. Codes are counted for denials only."""
-        child = self._verdicts.get((route, verdict))
+    def answered(self, route: str, verdict: str, mode: str, codes: Iterable[str], seconds: float) -> None:
+        """Count one answer and its reasons, whatever the mode made of them."""
+        child = self._verdicts.get((route, verdict, mode))
         if child is None:
-            child = self._verdicts[route, verdict] = self._requests.labels(route, verdict)
+            child = self._verdicts[route, verdict, _known(mode)] = self._requests.labels(route, verdict, _known(mode))
         child.inc()
         self._duration[route].observe(seconds)
-        if verdict == "deny":
-            for code in reasons:
-                counter = self._codes.get(code)
-                if counter is None:
-                    counter = self._codes[code] = self._denials.labels(code)
-                counter.inc()
+        for code in codes:
+            counter = self._codes.get((code, mode))
+            if counter is None:
+                counter = self._code(code, mode)
+            counter.inc()
+
+    def missed(self, route: str, *, judged: bool) -> None:
+        """Count an answer that came after its caller had gone."""
+        self._missed[route, judged].inc()
+
+    def judged_stale(self, route: str) -> None:
+        """Count a verdict from stale caches."""
+        self._stale[route].inc()
 
     def page(self) -> bytes:
         """The text format page."""
         return generate_latest(self.registry)
 
+    def _code(self, code: str, mode: str) -> Counter:
+        if len(self._codes) >= _CODES * len(MODES) or not _CODE.fullmatch(code):
+            return self._findings.labels("OTHER", _known(mode))
+        counter = self._codes[code, _known(mode)] = self._findings.labels(code, _known(mode))
+        return counter
+
     def _scraped(self) -> Iterable[Metric]:
+        sets = GaugeMetricFamily(
+            "dra_gate_policy_set_info", "1, labelled by digest and state.", labels=["digest", "state"]
+        )
+        for digest, state in self._sets().items():
+            sets.add_metric([digest, state], 1)
+        yield sets
         age = GaugeMetricFamily(
-            "dra_gate_cache_age_seconds",
-            "Seconds since a reflector last heard from the API server.",
-            labels=["reflector"],
+            "dra_gate_cache_age_seconds", "Seconds since the API server was last heard, by cache.", labels=["cache"]
         )
         for name, seconds in self._ages().items():
             age.add_metric([name], seconds)
         yield age
+        refusals = CounterMetricFamily(
+            "dra_gate_policy_set_refusals", "Published policy sets that can't be used, by code.", labels=["code"]
+        )
+        for code, count in self._refusals().items():
+            refusals.add_metric([code], count)
+        yield refusals
+        namespaces = GaugeMetricFamily(
+            "dra_gate_tenant_namespaces",
+            "Gated namespaces of tenants, by whether templates of their policy are there (synced) or not (waiting).",
+            labels=["templates"],
+        )
+        for state, count in zip(("synced", "waiting"), self._namespaces(), strict=True):
+            namespaces.add_metric([state], count)
+        yield namespaces
         yield CounterMetricFamily(
             "dra_gate_decision_lines_dropped", "Decision lines lost because nobody read them.", value=self._dropped()
+        )
+        open_now, turned_away = self._connections()
+        yield GaugeMetricFamily("dra_gate_connections_open", "TLS connections that are open now.", value=open_now)
+        yield CounterMetricFamily(
+            "dra_gate_connections_turned_away",
+            "Connections ended because they were silent for too long or one too many.",
+            value=turned_away,
         )
         if self._certificate is not None:
             not_after, failures = self._certificate()
             yield GaugeMetricFamily(
-                "dra_gate_certificate_not_after_seconds",
+                "dra_gate_certificate_not_after_timestamp_seconds",
                 "When the serving certificate ends, in seconds since the epoch.",
                 value=not_after,
             )
@@ -118,3 +189,7 @@ class Metrics:
                 "Changed certificate pairs that could not be loaded.",
                 value=failures,
             )
+
+
+def _known(mode: str) -> str:
+    return mode if mode in MODES else _NO_MODE

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ssl
 import threading
-from asyncio import sslproto
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +17,52 @@ from gunicorn.app.base import BaseApplication
 
 from dra_gate.server.app import App
 from dra_gate.server.log import logging_config
-from dra_gate.server.tls import CERTIFICATE, KEY, ServingCertificate
+from dra_gate.server.tls import CERTIFICATE, KEY, Callers, ServingCertificate
+from dra_gate.server.worker import KEEP_ALIVE, Worker
 
-KEEP_ALIVE = 120  # seconds; kube-apiserver keeps idle connections for 90 s and must never find one closed by us
-TLS_BUFFER = 32 * 1024  # bytes a connection; a TLS record has at most 16 KiB, a usual review 10
 WORKER_TIMEOUT = 30  # seconds without a heartbeat after which the master replaces the worker
-LINGER = 3  # seconds in which, after SIGTERM, requests on open connections are still answered, with `Connection: close`
-HARD_STOP = 10  # seconds after which the master kills a worker that won't end
-
-Build = Callable[[ServingCertificate, Callable[[], bool]], App]
+LINGER = 3  # seconds after the drain in which requests on open connections are still answered
+SPARE = 4  # more seconds, after which the master kills a worker that won't end
 
 
-def serve(build: Build, *, listen: str, certificates: Path) -> None:
+@dataclass(frozen=True)
+class Process:
+    """What the application may ask about the process that it runs in.
+
+    `stopping` is true from SIGTERM on; `connections` gives how many are open and how many were turned away so far.
+    """
+
+    certificate: ServingCertificate
+    stopping: Callable[[], bool]
+    connections: Callable[[], tuple[int, int]]
+
+
+Build = Callable[[Process], App]
+
+
+def serve(
+    build: Build, *, listen: str, certificates: Path, callers: Callers | None = None, drain_seconds: float = 0.0
+) -> None:
     """Serve HTTPS on `listen` (`address:port`) until SIGTERM or SIGINT; does not return (SystemExit).
 
-    `build` makes the application, in the worker, after the fork: threads started there live. It gets the certificate,
-    loaded from the folder `certificates`, and a function that tells whether the worker has been told to stop.
-    Raises tls.CertificateError before anything is opened if the folder holds no usable pair.
+    `build` makes the application, in the worker, after the fork: threads started there live. `certificates` is the
+    folder of the serving pair; `callers` says whose client certificate is asked for (None: anybody may call). After
+    SIGTERM everything goes on for `drain_seconds`, but not ready and with `Connection: close` on each answer.
+    Raises tls.CertificateError before anything is opened if the folder holds no usable pair, or no CA can be loaded.
     """
-    ServingCertificate(certificates)
-    _Gunicorn(build, listen, certificates).run()
+    ServingCertificate(certificates, callers)
+    _Gunicorn(build, listen, certificates, callers, drain_seconds).run()
 
 
 class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
-    def __init__(self, build: Build, listen: str, certificates: Path) -> None:
+    def __init__(
+        self, build: Build, listen: str, certificates: Path, callers: Callers | None, drain_seconds: float
+    ) -> None:
         self._build = build
         self._listen = listen
         self._certificates = certificates
+        self._callers = callers
+        self._drain = drain_seconds
         self._worker: Any = None
         self._certificate: ServingCertificate | None = None
         super().__init__()
@@ -52,12 +71,12 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
         settings: dict[str, object] = {
             "bind": [self._listen],
             "workers": 1,
-            "worker_class": "asgi",
+            "worker_class": Worker,
             "asgi_loop": "asyncio",  # `auto` would take a uvloop that happens to be installed: run what is tested
             "asgi_lifespan": "on",
-            "keepalive": KEEP_ALIVE,
+            "keepalive": int(KEEP_ALIVE),
             "timeout": WORKER_TIMEOUT,
-            "graceful_timeout": HARD_STOP,
+            "graceful_timeout": int(self._drain) + LINGER + SPARE,
             "certfile": str(self._certificates / CERTIFICATE),  # without both names gunicorn would serve in the clear
             "keyfile": str(self._certificates / KEY),
             "ssl_context": self._context,
@@ -73,12 +92,16 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
 
     def load(self) -> App:
         """Runs in the worker; an exception here ends gunicorn with status 3."""
-        # asyncio gives each TLS connection a read buffer of 256 KiB. kube-apiserver keeps 25 connections, every probe
-        # makes one, and gunicorn leaves closed ones to the garbage collector: memory would follow the connections.
-        sslproto.SSLProtocol.max_size = TLS_BUFFER
-        self._certificate = ServingCertificate(self._certificates)
+        worker = self._worker
+        self._certificate = ServingCertificate(self._certificates, self._callers)
         self._certificate.watch(threading.Event())  # a daemon thread: ends with the worker
-        return self._build(self._certificate, lambda: not self._worker.alive)
+        return self._build(
+            Process(
+                certificate=self._certificate,
+                stopping=lambda: worker.draining or not worker.alive,
+                connections=lambda: (worker.nr_conns, worker.turned_away),
+            )
+        )
 
     def _context(self, _config: object, _default: object) -> ssl.SSLContext:
         # gunicorn serves in the clear when this hook raises, so all that can fail has been done in load().
@@ -87,5 +110,6 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
 
     def _forked(self, _arbiter: object, worker: Any) -> None:
         self._worker = worker
+        worker.drain = self._drain
         # In the worker's own copy: gunicorn waits so long for idle keep-alive connections, which don't end themselves.
         worker.cfg.set("graceful_timeout", LINGER)

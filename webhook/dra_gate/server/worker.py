@@ -1,0 +1,151 @@
+"""gunicorn's ASGI worker with what it lacks: limits on silence and on the number of connections, and a drain.
+
+A connection that says nothing is ended, but later than kube-apiserver ends its own idle ones: Go dials a connection too
+many and keeps it unused (net/http Transport), and a request must never meet a connection that we have just closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from asyncio import constants, sslproto
+from typing import Any
+
+from gunicorn.asgi.protocol import ASGIProtocol
+from gunicorn.workers import gasgi
+
+KEEP_ALIVE = 120.0  # seconds; kube-apiserver ends idle connections after 90 (net/http DefaultTransport)
+HEAD_SECONDS = 10.0  # from the first byte of a request to the end of its headers
+HANDSHAKE_SECONDS = 10  # kube-apiserver gives a handshake as long (net/http DefaultTransport)
+CONNECTIONS = 1000  # open at once; each costs some 60 KiB
+TLS_BUFFER = 32 * 1024  # bytes a connection; a TLS record has at most 16 KiB, a usual review 10
+BODY_BUFFER = 64 * 1024  # bytes of a body that wait for the application before reading pauses
+_FILES = 65_536
+_LAST_DATA_RECEIVED = slice(52, 56)  # tcpi_last_data_recv of struct tcp_info, milliseconds: linux/tcp.h
+
+
+def milliseconds_in_kernel(transport: asyncio.BaseTransport) -> int:
+    """How long the newest bytes of the connection have been here, read by us or not; 0 where nobody can tell."""
+    connection = transport.get_extra_info("socket")
+    try:
+        info: bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.stop)
+    except (OSError, AttributeError):  # another kernel, or a connection that is gone
+        return 0
+    return int.from_bytes(info[_LAST_DATA_RECEIVED], "little") if len(info) == _LAST_DATA_RECEIVED.stop else 0
+
+
+class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
+    """One client. Puts `arrived` into the state of each request: when it reached this machine, in loop time."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self._patience: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._arrived = 0.0
+        self._max_buffer_size = BODY_BUFFER
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake is done. Over the limit one goes: who never asked anything, else who asked longest ago."""
+        super().connection_made(transport)
+        self._wait(KEEP_ALIVE)
+        if self.worker.nr_conns > CONNECTIONS:
+            worker = self.worker
+            next(iter(worker.unasked or worker.asked), self).turn_away()
+        self.worker.unasked[self] = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Gone, by whomever."""
+        self._calm()
+        self._forget()
+        super().connection_lost(error)
+
+    def turn_away(self) -> None:
+        """Close it now."""
+        self._forget()
+        self.worker.turned_away += 1
+        self._keepalive_timeout()
+
+    def _feed_callback_parser(self, data: bytes) -> bool:
+        going: bool = super()._feed_callback_parser(data)
+        if self._current_request is not None:
+            if self._patience is not None:
+                self._calm()
+        elif going and not self._in_head:
+            self._in_head = True
+            self._wait(HEAD_SECONDS)
+        return going
+
+    def _on_headers_complete(self) -> bool:
+        self._arrived = self.worker.loop.time() - milliseconds_in_kernel(self.transport) / 1000
+        self._forget()
+        self.worker.asked[self] = None
+        skip: bool = super()._on_headers_complete()
+        return skip
+
+    def _build_http_scope(self, request: object, sockname: object, peername: object) -> dict[str, Any]:
+        scope: dict[str, Any] = super()._build_http_scope(request, sockname, peername)
+        scope["state"]["arrived"] = self._arrived
+        return scope
+
+    def _will_close(self, request: object, required: bool) -> bool:
+        closes: bool = self.worker.draining or super()._will_close(request, required)
+        return closes
+
+    def _forget(self) -> None:
+        self.worker.unasked.pop(self, None)
+        self.worker.asked.pop(self, None)
+
+    def _wait(self, seconds: float) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = self.worker.loop.call_later(seconds, self._lose_patience)
+
+    def _calm(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._in_head = False
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        if self._in_head:
+            self._send_error_response(408, "the headers did not arrive")
+        self.turn_away()
+
+
+class Worker(gasgi.ASGIWorker):  # type: ignore[misc]  # gunicorn is untyped
+    """`draining` from SIGTERM on: answers say `Connection: close`, and the ports stay open for `drain` seconds.
+
+    Endpoints, and the load balancers that follow them, take a moment to stop sending new connections here.
+    """
+
+    drain = 0.0
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        super().__init__(*args, **settings)
+        self.draining = False
+        self.turned_away = 0  # connections ended because they were silent for too long or one too many
+        # Every open connection: those without a request so far, oldest first; the others by their last one.
+        self.unasked: dict[Connection, None] = {}
+        self.asked: dict[Connection, None] = {}
+
+    def init_process(self) -> None:
+        """Runs after the fork; returns when the worker ends."""
+        gasgi.ASGIProtocol = Connection  # the worker names its protocol nowhere else
+        # asyncio gives each TLS connection a read buffer of 256 KiB and each handshake a minute. kube-apiserver keeps
+        # 25 connections, every probe makes one, and gunicorn leaves closed ones to the garbage collector.
+        sslproto.SSLProtocol.max_size = TLS_BUFFER
+        constants.SSL_HANDSHAKE_TIMEOUT = HANDSHAKE_SECONDS
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        super().init_process()
+
+    def handle_exit_signal(self) -> None:
+        """SIGTERM."""
+        if not self.draining:
+            self.draining = True
+            self.log.info("draining for %g seconds", self.drain)
+            self.loop.call_later(self.drain, super().handle_exit_signal)
