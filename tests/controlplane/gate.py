@@ -53,6 +53,7 @@ class Gate:
         self._flags = {"serve": tuple(serve_flags), "controller": tuple(controller_flags)}
         self._with_controller = controller
         self._ports = {f"gate-{number}": free_port() for number in range(replicas)}
+        self._status_ports = {name: free_port() for name in self._ports}
         self.folder = plane.run_dir / "gate"
         self.forwarder: Forwarder
 
@@ -88,6 +89,10 @@ class Gate:
         """Address of one replica, past the forwarder."""
         return f"https://127.0.0.1:{self._ports[replica]}"
 
+    def status_url(self, replica: str) -> str:
+        """Address of one replica's second port: probes, metrics and pages, without TLS."""
+        return f"http://127.0.0.1:{self._status_ports[replica]}"
+
     def log(self, name: str = _CONTROLLER) -> Path:
         """Log of a replica, or of the controller."""
         return self.plane.log(name)
@@ -114,7 +119,9 @@ class Gate:
     def start_replica(self, name: str, *, wait: bool = True) -> None:
         """Starts one replica, by default waiting until the forwarder sends it connections."""
         listen = f"127.0.0.1:{self._ports[name]}"
+        status = f"127.0.0.1:{self._status_ports[name]}"
         words = ["serve", *self._common(GATE_WEBHOOK), "--listen", listen, "--cert-dir", self.folder]
+        words += ["--status-listen", status, "--drain-seconds", "1.5"]  # the forwarder looks twice a second
         self._spawn(name, [*words, *self._flags["serve"]])
         if wait:
             port = self._ports[name]
