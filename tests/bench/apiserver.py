@@ -29,11 +29,11 @@ from typing import Any
 import yaml
 
 from bench import workload
-from bench.creates import Creator
+from bench.creates import Creator, bench_plane
 from bench.load import Result
 from bench.machine import QUIET, Patience, child_named, commit, cpu, described, family, machine_cpu
 from controlplane.api import Api, ApiError, wait_for
-from controlplane.control_plane import API_SERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER, ControlPlane, User
+from controlplane.control_plane import API_SERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER, User
 from controlplane.gate import Gate
 
 PEERS = Path(__file__).parent / "peers" / "admission-policies.yaml"
@@ -44,13 +44,6 @@ NAMED = {"none": "no webhook", "gate": "the gate", "policies": "MAP + VAP"}
 PERSON = User("ada@bench.example", ("bench",))
 NOBODY = "bench-nobody"  # a gated namespace that no tenant owns: both ways refuse device Pods in it
 REPLICA = "gate-0"
-# Metadata of every write, as clusters commonly keep it: the kit's own policy writes whole bodies, at everybody's cost.
-AUDIT = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [{"level": "None", "verbs": ["get", "list", "watch"]}, {"level": "Metadata"}],
-}
 # The API server's own clock around the four plug-ins that can differ between the cases.
 _ADMISSION = re.compile(
     r"^apiserver_admission_controller_admission_duration_seconds_sum\{"
@@ -95,11 +88,7 @@ class Bench:
         workload.write_cluster(folder / "cluster.yaml")
         known = workload.world(folder)
         _lift_quotas(policies / "bench.yaml")
-        audit = folder / "audit.yaml"
-        audit.write_text(yaml.safe_dump(AUDIT))
-        self.plane = stack.enter_context(
-            ControlPlane(users=[PERSON], api_server_flags=[f"--audit-policy-file={audit}"])
-        )
+        self.plane = stack.enter_context(bench_plane(folder, [PERSON]))
         self.api = self.plane.api()
         self.plane.wait_for_default_roles()
         self.namespaces = _install(self.api, folder / "cluster.yaml")
