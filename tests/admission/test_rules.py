@@ -34,7 +34,7 @@ def test_row(rule: rules.Rule, row: dict[str, Any]) -> None:
     facts = setting.world(*row.get("present", ())).facts()
     scope = scope_of(request.namespace, facts)
     assert scope is not None
-    found = Registry([rule]).findings(Context(request, request.object, scope, facts))
+    found = Registry([rule]).findings(Context.of(request, request.object, scope, facts))
     assert [(finding.code, finding.field) for finding in found] == [
         (wanted["code"], wanted["field"]) for wanted in row.get("findings", ())
     ]

@@ -59,19 +59,16 @@ def device_requests(pod: Object, facts: Facts) -> Iterator[ResourceRequest]:
     Resources under the domain of a served one count too (`nvidia.com/mig-1g.5gb` where `nvidia.com/gpu` is served):
     they are parts of the same devices. So do implicit names of classes that nobody knows.
     """
-    domains = frozenset(
-        name.partition("/")[0] for policy in facts.policy_set.policies.values() for name in policy.serves
-    )
     for container in pods.containers(pod):
         for name in pods.extended_resource_names(container):
-            if _can_give_devices(name, facts, domains):
+            if _can_give_devices(name, facts):
                 request = pods.resource_request(container, name)
                 if request.count != 0:
                     yield request
 
 
-def _can_give_devices(name: str, facts: Facts, domains: frozenset[str]) -> bool:
-    if name in facts.device_resources or name.partition("/")[0] in domains:
+def _can_give_devices(name: str, facts: Facts) -> bool:
+    if name in facts.device_resources or name.partition("/")[0] in facts.served_domains:
         return True
     return name.startswith(IMPLICIT_PREFIX) and name.removeprefix(IMPLICIT_PREFIX) not in facts.known_classes
 

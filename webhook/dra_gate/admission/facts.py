@@ -78,6 +78,12 @@ class Facts:
     templates: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)  # (namespace, name)
     claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
     used: Mapping[str, Charge] = field(default_factory=dict)  # by tenant
+    # Domains of the names that some policy serves, such as nvidia.com: looked up for every resource of every Pod.
+    served_domains: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        served = (name for policy in self.policy_set.policies.values() for name in policy.serves)
+        object.__setattr__(self, "served_domains", frozenset(name.partition("/")[0] for name in served))
 
     def under(self, digest: str) -> Facts | None:
         """The same facts under the honoured set of that digest; None for a set that is not honoured."""

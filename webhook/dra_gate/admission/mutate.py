@@ -51,7 +51,7 @@ def changes(request: Request, scope: Scope, facts: Facts) -> tuple[tuple[Finding
     held = {**convert.tenant_templates(pod, scope, facts), **dict(planned.entries)}
     found: list[Finding] = []
     if planned.entries:
-        context = Context(request, pod, scope, facts)
+        context = Context.of(request, pod, scope, facts)
         found += quota.findings(quota.charge_of(held.values()), context)
         found += _pool_conflicts(pod, held, facts)
     if found:

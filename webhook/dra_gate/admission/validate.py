@@ -63,9 +63,9 @@ def _judged(request: Request, scope: Scope, facts: Facts) -> Verdict:
         asks = any(True for _ in convert.device_requests(request.object, facts))
         return outcome(scope, (), facts, warnings=(LANE_NOT_SERVED,) if asks else ())
     judged = _as_judged(request, scope, facts)
-    context = Context(request, judged, scope, facts)
+    context = Context.of(request, judged, scope, facts)
     findings = rules.ALL.findings(context)
-    charge = charge_of(convert.tenant_templates(judged, scope, facts).values())
+    charge = charge_of(context.templates.values())
     return outcome(scope, findings, facts, charge=charge)
 
 

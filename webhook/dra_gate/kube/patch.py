@@ -6,6 +6,7 @@ at most once, every key is escaped (RFC 6901: `~` to `~0`, then `/` to `~1`), an
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 Operation = dict[str, Any]
@@ -15,9 +16,15 @@ class PatchError(ValueError):
     """The document has something else where the patch needs an object or an array."""
 
 
+@lru_cache(maxsize=4096)  # a few hundred paths stand in nearly all patches
 def pointer(*parts: str | int) -> str:
     """The RFC 6901 pointer of `parts`; integers are array positions."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+    text = ""
+    for part in parts:
+        if isinstance(part, str) and ("/" in part or "~" in part):
+            part = part.replace("~", "~0").replace("/", "~1")  # noqa: PLW2901
+        text += f"/{part}"
+    return text
 
 
 class Patch:

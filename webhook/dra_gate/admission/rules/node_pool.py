@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_gate.admission import convert
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import at, mapping
@@ -12,8 +11,7 @@ from dra_gate.kube.raw import at, mapping
 
 def _check(context: Context) -> Iterator[Finding]:
     selector = mapping(at(context.object, "spec", "nodeSelector"))
-    templates = convert.tenant_templates(context.object, context.scope, context.facts)
-    for ref in dict.fromkeys(template.policy for template in templates.values()):
+    for ref in dict.fromkeys(template.policy for template in context.templates.values()):
         for label, value in context.facts.policy_set.policies[ref].constraints.nodes.items():
             if selector.get(label) != value:
                 yield RULE.finding(

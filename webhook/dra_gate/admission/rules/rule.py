@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from dra_gate.admission import convert
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.request import Request
 from dra_gate.admission.scope import Scope
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import Object
+from dra_gate.policy.compile import Template
 
 MAX_FINDINGS = 100  # told of one object: who has a thousand mistakes in it fixes the kind, not each
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a rule may look at: the request, the object in it, whose namespace it is in, and the facts."""
+    """What a rule may look at: the request, the object in it, whose namespace it is in, and the facts.
+
+    `templates` are the tenant's own templates that the object names, by claim entry.
+    """
 
     request: Request
     object: Object
     scope: Scope
     facts: Facts
+    templates: Mapping[str, Template]
+
+    @classmethod
+    def of(cls, request: Request, obj: Object, scope: Scope, facts: Facts) -> Context:
+        """The context of one judgement: what several rules look up is looked up once."""
+        return cls(request, obj, scope, facts, convert.tenant_templates(obj, scope, facts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_gate.admission import convert
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.verdict import Finding
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    templates = convert.tenant_templates(context.object, context.scope, context.facts)
     expected = stamps.stamp_of(
-        templates.values(),
+        context.templates.values(),
         set_digest=context.facts.policy_set.digest,
         generation=context.facts.gate_generation,
         lane=context.scope.lane,

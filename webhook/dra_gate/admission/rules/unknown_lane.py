@@ -17,9 +17,8 @@ def _check(context: Context) -> Iterator[Finding]:
     if context.scope.lane in LANES:
         return
     fields = [request.field for request in convert.device_requests(context.object, context.facts)]
-    own = convert.tenant_templates(context.object, context.scope, context.facts)
     for index, entry in enumerate(pods.claim_entries(context.object)):
-        if text(entry.get("name")) in own:  # rule foreign-claim says what is wrong with the others
+        if text(entry.get("name")) in context.templates:  # rule foreign-claim says what is wrong with the others
             fields.append(f"spec.resourceClaims[{index}]")
     for field in fields:
         yield RULE.finding(
