@@ -71,9 +71,9 @@ class Console:
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """One request. GET and HEAD only."""
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return _plain(start_response, "405 Method Not Allowed", b"method not allowed\n", ("Allow", "GET, HEAD"))
+        """One request. GET only."""
+        if environ["REQUEST_METHOD"] != "GET":
+            return _plain(start_response, "405 Method Not Allowed", b"method not allowed\n", ("Allow", "GET"))
         path = environ["PATH_INFO"]
         if path == "/metrics":
             return _plain(start_response, "200 OK", self._view.metrics(), kind=CONTENT_TYPE)

@@ -9,7 +9,15 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -62,6 +70,7 @@ class Metrics:
         self._certificate = certificate
         self._dropped = dropped
         self._connections = connections
+        disable_created_metrics()  # a second series for each first one, which nobody asks for
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "dra_gate_admission_requests",
