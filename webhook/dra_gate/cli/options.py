@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dra_gate.cli.failure import Failure
 from dra_gate.cluster.facts import World
 from dra_gate.cluster.files import InputError, read_manifests
 from dra_gate.policy.load import PolicyErrors, load_with_warnings
 from dra_gate.policy.model import PolicySet
+
+if TYPE_CHECKING:
+    from dra_gate.cluster.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +40,16 @@ def cluster_options(function: F) -> F:
     return click.option(
         "--cluster", multiple=True, metavar="PATH", help="Files or folders of manifests that stand for the cluster."
     )(function)
+
+
+def connect(kubeconfig: str | None, context: str | None) -> Client:
+    """A client of the cluster; without a usable configuration the command ends with exit code 2."""
+    from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - slow to import, and often not needed
+
+    try:
+        return Client.connect(kubeconfig, context)
+    except ConfigError as error:
+        raise Failure(str(error)) from None
 
 
 def load_policies(folder: str) -> PolicySet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dra_gate.admission.sets import PolicySets
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
@@ -111,6 +112,39 @@ def _claimed(annotation: str, active: str, observed: int) -> Activation | None:
     if not isinstance(said, dict) or said.get("digest") != active or _number(said.get("generation")) <= observed:
         return None
     return Activation(active, "", text(said.get("by"))[:256], text(said.get("note"))[:1024])
+
+
+def with_active(
+    stored: Object | None, digest: str, *, by: str = "", note: str = "", pin_old: bool = False
+) -> dict[str, Any]:
+    """The Gate to write so that `digest` is active and the set that was stays accepted; `stored` None makes the first.
+
+    All else stays as it is. `by` and `note` go along for the history. Raises ValueError when so many sets are pinned
+    that the old one finds no place.
+    """
+    metadata: dict[str, Any] = dict(mapping(stored.get("metadata"))) if stored is not None else {"name": GATE}
+    spec: dict[str, Any] = dict(mapping(stored.get("spec"))) if stored is not None else {}
+    metadata.pop("managedFields", None)
+    if by or note:
+        # What is written changes the spec, which makes it the next generation (apimachinery, ObjectMeta.generation).
+        said = {"digest": digest, "generation": _number(metadata.get("generation")) + 1, "by": by, "note": note}
+        annotations = mapping(metadata.get("annotations"))
+        metadata["annotations"] = {**annotations, ACTIVATION: json.dumps(said, ensure_ascii=False)}
+    old = text(spec.get("active"))
+    accepted = [entry for entry in map(mapping, sequence(spec.get("accepted"))) if entry.get("digest") != digest]
+    if old and old != digest:
+        pinned = pin_old or any(entry.get("pinned") is True for entry in accepted if entry.get("digest") == old)
+        accepted = [entry for entry in accepted if entry.get("digest") != old]
+        if len(accepted) >= MAX_ACCEPTED:
+            loose = next((entry for entry in accepted if entry.get("pinned") is not True), None)
+            if loose is None:
+                raise ValueError(f"{MAX_ACCEPTED} accepted sets are pinned: take one out of the Gate's spec.accepted")
+            accepted.remove(loose)
+        accepted.append({"digest": old, **({"pinned": True} if pinned else {})})
+    if accepted or "accepted" in spec:
+        spec["accepted"] = accepted
+    spec["active"] = digest
+    return {"apiVersion": "dra-gate.io/v1alpha1", "kind": "Gate", "metadata": metadata, "spec": spec}
 
 
 def choose(

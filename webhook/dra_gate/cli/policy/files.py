@@ -1,4 +1,4 @@
-"""`dra-gate policy`: check, show and release policy files."""
+"""`dra-gate policy lint | render | release | schema`: what needs no more than the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 import yaml
 
 from dra_gate.cli.failure import Failure
-from dra_gate.cli.options import cluster_options, load_policies, output_option
+from dra_gate.cli.options import cluster_options, connect, load_policies, output_option
 from dra_gate.cluster.client import Client, ClusterError, NotFound
 from dra_gate.cluster.files import InputError, load_manifests
 from dra_gate.policy.compile import compile_template
@@ -25,24 +25,11 @@ from dra_gate.policy.schemas import KINDS, schema
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "bright_black"}
 _DRA = "/apis/resource.k8s.io/v1/"
-_folder = click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+folder_argument = click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 
-@click.group(name="policy")
-def command() -> None:
-    """Check, show and release policy files.
-
-    \b
-    Examples:
-      dra-gate policy lint policies/
-      dra-gate policy lint policies/ --kubeconfig ~/.kube/config
-      dra-gate policy render policies/ --tenant research --count 2
-      dra-gate policy release policies/
-    """
-
-
-@command.command(name="lint")
-@_folder
+@click.command(name="lint")
+@folder_argument
 @cluster_options
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @output_option
@@ -64,20 +51,20 @@ def lint_command(
     try:
         policy_set, warnings = load_with_warnings(folder)
     except PolicyErrors as errors:
-        _report([_entry("error", "POLICY", error) for error in errors.errors], folder, output)
+        report([_entry("error", "POLICY", error) for error in errors.errors], folder, output)
         raise click.exceptions.Exit(2) from None
     entries = [_entry("warning", "POLICY", warning) for warning in warnings]
     if cluster or kubeconfig or context:
-        seen = _from_files(cluster) if cluster else _from_live(kubeconfig, context)
-        entries += [_found(finding) for finding in lint(policy_set, seen)]
-    _report(entries, folder, output)
+        seen = _from_files(cluster) if cluster else live_cluster(connect(kubeconfig, context))
+        entries += [finding_entry(finding) for finding in lint(policy_set, seen)]
+    report(entries, folder, output)
     failing = ("error", "warning") if strict else ("error",)
     if any(entry["severity"] in failing for entry in entries):
         raise click.exceptions.Exit(1)
 
 
-@command.command(name="render")
-@_folder
+@click.command(name="render")
+@folder_argument
 @click.option("--tenant", metavar="NAME", help="Only this tenant.")
 @click.option("-n", "--namespace", metavar="NAME", help="Only this namespace.")
 @click.option(
@@ -106,8 +93,8 @@ def render_command(folder: Path, tenant: str | None, namespace: str | None, coun
         click.echo(yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=200, allow_unicode=True), nl=False)
 
 
-@command.command(name="release")
-@_folder
+@click.command(name="release")
+@folder_argument
 def release_command(folder: Path) -> None:
     """Add the policy versions that are not yet in RELEASED, with their digests.
 
@@ -135,7 +122,7 @@ def release_command(folder: Path) -> None:
         click.echo(line)
 
 
-@command.command(name="schema")
+@click.command(name="schema")
 @click.argument("kind", type=click.Choice(KINDS))
 def schema_command(kind: str) -> None:
     """Print the JSON Schema (draft 2020-12) of a kind, for editors and CI.
@@ -181,7 +168,7 @@ def _entry(severity: str, code: str, error: PolicyError) -> dict[str, Any]:
     }
 
 
-def _found(finding: Finding) -> dict[str, Any]:
+def finding_entry(finding: Finding) -> dict[str, Any]:
     place = finding.place
     return {
         "severity": finding.severity,
@@ -194,7 +181,7 @@ def _found(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _report(entries: list[dict[str, Any]], folder: Path, output: str) -> None:
+def report(entries: list[dict[str, Any]], folder: Path, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(entries, indent=2, ensure_ascii=False))
         return
@@ -225,9 +212,9 @@ def _from_files(paths: Sequence[str]) -> Cluster:
         raise Failure(str(error)) from None
 
 
-def _from_live(kubeconfig: str | None, context: str | None) -> Cluster:
+def live_cluster(client: Client) -> Cluster:
+    """What lint reads of the cluster. Ends the command with exit code 2 where it can't be read."""
     try:
-        client = Client.connect(kubeconfig, context)
         slices, classes = client.list(f"{_DRA}resourceslices").items, client.list(f"{_DRA}deviceclasses").items
         nodes = client.list("/api/v1/nodes").items
         try:
