@@ -1,0 +1,34 @@
+"""`dra-gate policy`: policy files, and the policy sets that are published in a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from dra_gate.cli.policy import files, published
+
+
+@click.group(name="policy")
+def command() -> None:
+    """Check, show and release policy files; publish them to a cluster, activate, go back.
+
+    \b
+    Examples:
+      dra-gate policy lint policies/
+      dra-gate policy render policies/ --tenant research --count 2
+      dra-gate policy publish policies/ --activate --note "H200 for research"
+      dra-gate policy rollback
+    """
+
+
+for verb in (
+    files.lint_command,
+    files.render_command,
+    files.release_command,
+    files.schema_command,
+    published.publish_command,
+    published.list_command,
+    published.activate_command,
+    published.rollback_command,
+    published.history_command,
+):
+    command.add_command(verb)
