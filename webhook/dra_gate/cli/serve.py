@@ -28,7 +28,9 @@ _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):(\d{1,5})")
 
 
 @click.command(name="serve")
-@click.option("--policies", required=True, metavar="DIR", help="Folder of policy files.")
+@click.option(
+    "--policies", metavar="DIR", help="Folder of policy files; default: what is published in the cluster, by its Gate."
+)
 @click.option(
     "--cert-dir",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -88,7 +90,7 @@ _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):(\d{1,5})")
     help="User name of an account of the gate, which it never judges; may be repeated.",
 )
 def command(
-    policies: str,
+    policies: str | None,
     cert_dir: Path,
     listen: str,
     status_listen: str,
@@ -103,12 +105,12 @@ def command(
 ) -> None:
     """Serve /mutate and /validate over TLS, and on a second port, without TLS, probes, metrics and pages for people.
 
-    Ready when the policies are loaded and every kind that verdicts read has been listed once. SIGTERM ends it: not
+    Ready when there are policies and every kind that verdicts read has been listed once. SIGTERM ends it: not
     ready any more, it answers on until --drain-seconds have passed, then open connections get three more seconds.
 
     \b
     Examples:
-      dra-gate serve --policies policies --cert-dir certs/local --kubeconfig ~/.kube/config --listen 127.0.0.1:8443
+      dra-gate serve --cert-dir certs/local --kubeconfig ~/.kube/config --listen 127.0.0.1:8443
       dra-gate serve --policies policies --cert-dir certs/local --cluster tests/cluster.yaml --listen 127.0.0.1:8443
     """
     from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - what only a server needs
@@ -119,11 +121,16 @@ def command(
     _address(listen, "--listen")
     if cluster and (kubeconfig or context):
         raise click.UsageError("--cluster takes the place of a cluster: leave out --kubeconfig and --context")
+    if cluster and policies is None:
+        raise click.UsageError(
+            "--cluster takes the place of a cluster, and with it of the published policies: name a "
+            "folder with --policies"
+        )
     if client_names and client_ca is None:
         raise click.UsageError("--client-name says which holders of a certificate may call: it needs --client-ca")
     callers = None if client_ca is None else Callers(client_ca, frozenset(client_names))
     status = None if status_listen == "off" else _listen(*_address(status_listen, "--status-listen"))
-    policy_set = load_policies(policies)
+    policy_set = None if policies is None else load_policies(policies)
     build = partial(_build, policy_set, writers, status, stale_seconds)
     try:
         if cluster:
@@ -157,7 +164,7 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def _build(
-    policy_set: PolicySet,
+    policy_set: PolicySet | None,
     writers: Sequence[str],
     status: socket.socket | None,
     stale_seconds: float,
@@ -167,6 +174,7 @@ def _build(
 ) -> App:
     """Everything that lives in the serving process; runs there, after the fork."""
     from dra_gate.cluster.facts import World  # noqa: PLC0415
+    from dra_gate.cluster.policies import PolicySource  # noqa: PLC0415
     from dra_gate.cluster.reflector import Reflector  # noqa: PLC0415
     from dra_gate.server.app import App  # noqa: PLC0415
     from dra_gate.server.console import Console, View, namespaces_with_templates, serve_console  # noqa: PLC0415
@@ -178,13 +186,17 @@ def _build(
     for manifest in manifests:
         world.apply(manifest)
     reflectors: list[Reflector] = []
+    source: PolicySource | None = None
     if connect is not None:
         client = connect()
         reflectors = [Reflector(client, path, sink, path.rpartition("/")[2]) for path, sink in world.sinks().items()]
+        if policy_set is None:
+            source = PolicySource(client, world.use)
     writer = LineWriter()
 
     def ready() -> list[str]:
-        reasons = [f"{reflector.name} not listed yet" for reflector in reflectors if not reflector.synced.is_set()]
+        reasons = source.waiting() if source is not None else []
+        reasons += [f"{reflector.name} not listed yet" for reflector in reflectors if not reflector.synced.is_set()]
         if time.time() >= certificate.not_after:
             reasons.append("the serving certificate has ended")
         if process.stopping():
@@ -199,7 +211,14 @@ def _build(
         return {} if known is None else {known.policy_set.digest: "active"} | dict.fromkeys(known.accepted, "accepted")
 
     def ages() -> dict[str, float]:
-        return {reflector.name: reflector.age() for reflector in reflectors}
+        followed = source.reflectors if source is not None else ()
+        return {reflector.name: reflector.age() for reflector in (*reflectors, *followed)}
+
+    def refusals() -> dict[str, int]:
+        return dict(source.refused) if source is not None else {}
+
+    def refused() -> dict[str, str]:
+        return {} if source is None else {name: refusal.message for name, refusal in source.problems().items()}
 
     def stale() -> str:
         age, name = max(((age, name) for name, age in ages().items()), default=(0.0, ""))
@@ -207,6 +226,8 @@ def _build(
 
     def start() -> None:
         writer.start()
+        if source is not None:
+            source.start()
         for reflector in reflectors:
             reflector.start()
         if status is not None:
@@ -215,17 +236,29 @@ def _build(
     def stop() -> None:
         for reflector in reflectors:
             reflector.stop(timeout=0)  # the threads are daemons: what they wait for ends with the process
+        if source is not None:
+            source.stop(timeout=0)
         writer.close()
 
     metrics = Metrics(
         sets=sets,
+        refusals=refusals,
         ages=ages,
         namespaces=lambda: namespaces_with_templates(facts()),
         certificate=lambda: (certificate.not_after, certificate.failures),
         dropped=lambda: writer.dropped,
         connections=process.connections,
     )
-    app = App(facts=world.facts, ready=ready, metrics=metrics, write=writer.write, stale=stale, start=start, stop=stop)
+    app = App(
+        facts=world.facts,
+        ready=ready,
+        metrics=metrics,
+        write=writer.write,
+        stale=stale,
+        refresh=None if source is None else source.refresh,
+        start=start,
+        stop=stop,
+    )
     view = View(
         facts=facts,
         reasons=app.reasons_against,
@@ -234,6 +267,7 @@ def _build(
         turned=lambda: app.turned,
         stale_seconds=stale_seconds,
         ages=ages,
+        refused=refused,
         not_after=lambda: certificate.not_after,
     )
     return app
