@@ -151,6 +151,12 @@ class Api:
         """The object. ApiError 404 if there is none."""
         return self._object(self.request("GET", self.path(resource, namespace, name)))
 
+    def stored(self, obj: Mapping[str, Any]) -> Object:
+        """What the server holds under the kind, namespace and name of `obj`. ApiError 404 if there is nothing."""
+        return self._object(
+            self.request("GET", self._by_kind(obj).path(obj["metadata"].get("namespace"), obj["metadata"]["name"]))
+        )
+
     def find(self, resource: str, name: str, namespace: str | None = None) -> Object | None:
         """The object, or None if there is none."""
         try:

@@ -56,7 +56,7 @@ _CONTROLLER_MANAGER_USER = User("system:kube-controller-manager")
 _SCHEDULER_USER = User("system:kube-scheduler")
 
 # Bodies of what people and the gate write, metadata of what the control plane writes (which is most of it), no reads.
-_AUDIT_POLICY: dict[str, Any] = {
+AUDIT_POLICY: dict[str, Any] = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
@@ -288,7 +288,7 @@ class ControlPlane:
             self._ports[name] = free_port()
         rows = (f'{self._tokens[n]},{n},{n},"{",".join(u.groups)}"' for n, u in self._users.items())
         _write_private(self.run_dir / "pki" / "tokens.csv", "\n".join(rows) + "\n")
-        (self.run_dir / "audit-policy.yaml").write_text(yaml.safe_dump(_AUDIT_POLICY))
+        (self.run_dir / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
 
     def _pki(self, name: str) -> Path:
         return self.run_dir / "pki" / name

@@ -23,6 +23,7 @@ from controlplane.processes import free_port
 
 NAMESPACE = "dra-gate"
 RBAC = Path(__file__).parents[2] / "deploy" / "base" / "rbac.yaml"
+CRD = RBAC.parent / "crds" / "gate.yaml"
 _CONTROLLER = "gate-controller"
 
 
@@ -36,6 +37,8 @@ class Gate:
     Entering returns when every replica is ready, the controller runs and the webhook configurations are in force.
     Leaving takes the configurations away and stops the processes; objects that the controller made stay.
     `serve_flags` and `controller_flags` are added to the commands; `controller` False leaves the controller out.
+    `published`: the policies are published and activated in the cluster, and the gate follows its Gate; else every
+    process reads the folder.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Gate:
         *,
         replicas: int = 1,
         controller: bool = True,
+        published: bool = False,
         serve_flags: Sequence[str] = (),
         controller_flags: Sequence[str] = (),
     ) -> None:
@@ -52,6 +56,7 @@ class Gate:
         self.policies = policies
         self._flags = {"serve": tuple(serve_flags), "controller": tuple(controller_flags)}
         self._with_controller = controller
+        self._published = published
         self._ports = {f"gate-{number}": free_port() for number in range(replicas)}
         self._status_ports = {name: free_port() for name in self._ports}
         self.folder = plane.run_dir / "gate"
@@ -174,10 +179,15 @@ class Gate:
             raise GateError(f"dra-gate {words[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
+    def policy(self, verb: str, *words: str | Path) -> str:
+        """Runs `dra-gate policy` with the verb, as cluster admin where it asks the cluster."""
+        return self.command("policy", verb, *words, "--kubeconfig", self.plane.kubeconfig_for())
+
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _common(self, user: User) -> list[str | Path]:
-        return ["--policies", self.policies, "--kubeconfig", self.plane.kubeconfig_for(user)]
+        policies: list[str | Path] = [] if self._published else ["--policies", self.policies]
+        return [*policies, "--kubeconfig", self.plane.kubeconfig_for(user)]
 
     def _spawn(self, name: str, words: Sequence[str | Path]) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
@@ -187,6 +197,11 @@ class Gate:
         api = self.plane.api()
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         api.apply_yaml(RBAC.read_text())
+        api.apply_yaml(CRD.read_text())
+        if self._published:
+            # The server answers for a new kind a moment after it has stored its definition.
+            wait_for(lambda: api.serves("gates"), 10, "the API server to serve Gates")
+            self.policy("publish", self.policies, "--activate", "--no-lint")
 
     def _alive(self, name: str) -> bool:
         code = self.plane.processes.codes().get(name)
