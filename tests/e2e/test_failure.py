@@ -126,7 +126,11 @@ def test_a_replica_killed_as_by_the_kernel_for_memory(
         except ApiError as problem:
             refused.append(problem)
         time.sleep(0.05)
-    assert all("failed calling webhook" in problem.message for problem in refused), refused
+    # A call that was under way fails: validate's is refused by the API server, mutate's lets the Pod pass to a validate
+    # that says so. Nothing is stored raw.
+    told = ("failed calling webhook", "mutating webhook, which makes claims of such requests, was not reached")
+    assert all(any(text in problem.message for text in told) for problem in refused), refused
+    assert len(refused) < 10, "the other replica goes on"
     wait_for(lambda: workers(gate, control_plane).get(victim, before) != before, 15, "the master to start a new worker")
     gate.forwarder.wait_ready(len(gate.replicas), 20)
     assert ask(gate, victim, scene.pod("p"))["patchType"] == "JSONPatch"
