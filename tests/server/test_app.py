@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from dra_gate.admission.facts import Facts
+from dra_gate.admission.facts import BehindError, Facts
 from dra_gate.admission.review import Answer, BadRequest, Record, Route
 from dra_gate.admission.verdict import Verdict
-from dra_gate.server.app import BODY_LIMIT, App, timeout_of
+from dra_gate.server.app import BODY_LIMIT, RECENT, App, timeout_of
 from dra_gate.server.metrics import Metrics
 
 JSON = [(b"content-type", b"application/json")]
@@ -37,17 +38,20 @@ class Harness:
         self.verdict, self.mode = "admit", "enforce"
         self.codes: tuple[str, ...] = ()
         self.ignored = False
+        self.slow = 0.0
+        self.name = "pod"
         self.error: Exception | None = None
 
     def ready(self) -> list[str]:
         self.asked_ready += 1
         return self.reasons
 
-    def decide(self, route: Route, body: bytes, facts: Facts) -> Answer:
+    def decide(self, route: Route, body: bytes, facts: Facts, **_: object) -> Answer:
         self.bodies.append(body)
+        time.sleep(self.slow)
         if self.error is not None:
             raise self.error
-        record = Record(route, "u-1", "CREATE", "ns", "pod", self.verdict, self.codes, "training@7", "lilac")
+        record = Record(route, "u-1", "CREATE", "ns", self.name, self.verdict, self.codes, "training@7", "lilac")
         return Answer(b'{"answer":1}', record, Verdict(allowed=True, ignored=self.ignored, mode=self.mode))
 
     def call(
@@ -59,8 +63,13 @@ class Harness:
         *,
         gone: bool = False,
         query: bytes = b"",
+        waited: float | None = None,
+        pause: float = 0.0,
     ) -> tuple[int, dict[bytes, bytes], bytes]:
-        """One request whose body comes in `parts`; with `gone` the client leaves before the last one ends."""
+        """One request whose body comes in `parts`; with `gone` the client leaves before the last one ends.
+
+        It reached the machine `waited` seconds ago; `pause` seconds pass before each part.
+        """
         pieces = list(parts)
         messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
         if gone:
@@ -71,12 +80,22 @@ class Harness:
         self.unread = iter(messages)
 
         async def receive() -> Any:
+            if pause:
+                await asyncio.sleep(pause)
             return next(self.unread, {"type": "http.disconnect"})
 
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": method, "path": path, "query_string": query, "headers": headers}
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query,
+            "headers": headers,
+        }
+        if waited is not None:
+            scope["state"] = {"arrived": time.monotonic() - waited}
         asyncio.run(self.app(scope, receive, send))
         assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
         answer_headers = dict(sent[0]["headers"])
@@ -238,6 +257,154 @@ def test_readyz_lists_every_reason(harness: Harness) -> None:
 def test_other_methods_and_paths(harness: Harness, method: str, path: str, status: int, allow: bytes | None) -> None:
     got, headers, _ = harness.call(method, path)
     assert (got, headers.get(b"allow")) == (status, allow)
+
+
+def test_a_request_whose_caller_has_gone_is_not_judged(harness: Harness) -> None:
+    status, _, body = harness.call("POST", "/mutate", query=b"timeout=2s", waited=2.0)
+    assert (status, body) == (503, b"the caller's timeout has passed\n")
+    assert harness.bodies == []
+    assert harness.lines[0]["verdict"] == "late"
+    assert harness.lines[0]["milliseconds"] >= 2000
+    misses = "dra_gate_admission_deadline_misses_total"
+    assert harness.counted(misses, route="mutate", judged="false") == 1
+    assert harness.counted("dra_gate_admission_requests_total", route="mutate", verdict="late", mode="none") == 1
+    assert harness.call("POST", "/mutate", query=b"timeout=2s", waited=1.5)[0] == 200
+    assert harness.call("POST", "/mutate", waited=100.0)[0] == 200, "who names no timeout waits"
+    assert harness.counted(misses, route="mutate", judged="true") == 0
+
+
+def test_a_verdict_that_took_too_long_is_counted(harness: Harness) -> None:
+    harness.slow = 0.2
+    assert harness.call("POST", "/validate", query=b"timeout=100ms")[0] == 200
+    assert harness.counted("dra_gate_admission_deadline_misses_total", route="validate", judged="true") == 1
+
+
+def test_a_body_that_comes_too_late_for_its_caller_is_503_and_for_us_408(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+    assert harness.call("POST", "/mutate", [b"{", b"}"] * 50, query=b"timeout=200ms", pause=0.02)[0] == 503
+    monkeypatch.setattr("dra_gate.server.app.BODY_SECONDS", 0.1)
+    assert harness.call("POST", "/mutate", [b"{", b"}"] * 50, pause=0.02)[0] == 408
+    assert time.monotonic() - began < 6
+    assert harness.bodies == []
+
+
+def test_bodies_that_arrive_together_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_gate.server.app.BODIES_LIMIT", 1000)
+    assert harness.call("POST", "/mutate", [b"x" * 500, b"y" * 600])[0] == 503
+    assert harness.lines[0]["verdict"] == "busy"
+    assert harness.call("POST", "/mutate", [b"x" * 500, b"y" * 400])[0] == 200, "what was held is given back"
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"br", b"deflate, gzip", b"nonsense"])
+def test_compressed_bodies_are_415(harness: Harness, encoding: bytes) -> None:
+    assert harness.call("POST", "/mutate", headers=[*JSON, (b"content-encoding", encoding)])[0] == 415
+    assert harness.call("POST", "/mutate", headers=[*JSON, (b"content-encoding", b"Identity")])[0] == 200
+    assert len(harness.bodies) == 1
+
+
+@pytest.mark.parametrize("item", [b"{},", b"[],", b"0,"])
+def test_a_body_of_very_many_values_is_413(harness: Harness, item: bytes) -> None:
+    assert harness.call("POST", "/mutate", [b"[" + item * 2_000_000 + b"0]"])[0] == 413
+    assert harness.bodies == []
+    assert harness.call("POST", "/mutate", [b"[" + item * 100_000 + b"0]"])[0] == 200
+
+
+def _served(app: App, *, until: float, requests: list[dict[str, Any]]) -> list[Any]:
+    """The answers to requests that are sent `until` seconds after the server has started."""
+    answers: list[Any] = []
+
+    async def run() -> None:
+        lifespan: asyncio.Queue[Any] = asyncio.Queue()
+        await lifespan.put({"type": "lifespan.startup"})
+
+        async def ignore(_: Any) -> None: ...
+
+        task = asyncio.create_task(app({"type": "lifespan"}, lifespan.get, ignore))
+        await asyncio.sleep(until)
+        for scope in requests:
+
+            async def receive() -> Any:
+                return {"type": "http.request", "body": b"{}", "more_body": False}
+
+            async def send(message: Any) -> None:
+                answers.append(message)
+
+            await app({"type": "http", "method": "POST", "query_string": b"", "headers": JSON, **scope}, receive, send)
+        await lifespan.put({"type": "lifespan.shutdown"})
+        await task
+
+    asyncio.run(run())
+    return [json.loads(message["body"]) for message in answers if "body" in message]
+
+
+def test_verdicts_from_stale_caches_carry_one_warning(harness: Harness) -> None:
+    def decide(route: Route, body: bytes, facts: Facts) -> Answer:
+        found = harness.decide(route, body, facts)
+        return Answer(b'{"response":{"uid":"u","warnings":["first"]}}', found.record, found.verdict)
+
+    app = App(
+        facts=lambda: None,  # type: ignore[arg-type, return-value]
+        ready=list,
+        metrics=harness.metrics,
+        write=lambda _: None,
+        decide=decide,
+        stale=lambda: "judged by what was known 7 min ago",
+    )
+    began = time.monotonic()
+    (answer,) = _served(app, until=0.05, requests=[{"path": "/validate"}])
+    assert answer == {"response": {"uid": "u", "warnings": ["first", "judged by what was known 7 min ago"]}}
+    assert harness.counted("dra_gate_admission_stale_verdicts_total", route="validate") == 1
+    assert app.turned >= began
+    harness.ignored = True
+    (answer,) = _served(app, until=0.05, requests=[{"path": "/validate"}])
+    assert answer["response"]["warnings"] == ["first"], "what is none of our business is not warned about"
+
+
+@pytest.mark.parametrize("known_then", [True, False])
+def test_a_stamp_that_names_something_unknown_makes_us_look_once(harness: Harness, known_then: bool) -> None:
+    asked: list[bool] = []
+    looked: list[float] = []
+
+    def decide(route: Route, body: bytes, facts: Facts, *, may_look_again: bool = False) -> Answer:
+        asked.append(may_look_again)
+        if may_look_again:
+            raise BehindError("0" * 64, 7)
+        return harness.decide(route, body, facts)
+
+    def refresh() -> bool:
+        looked.append(time.monotonic())
+        if not known_then:
+            time.sleep(0.3)  # longer than we are ready to wait
+        return known_then
+
+    app = App(
+        facts=lambda: None,  # type: ignore[arg-type, return-value]
+        ready=list,
+        metrics=harness.metrics,
+        write=lambda _: None,
+        decide=decide,
+        refresh=refresh,
+    )
+    answers = _served(app, until=0, requests=[{"path": "/validate", "query_string": b"timeout=200ms"}])
+    assert answers == [{"answer": 1}]
+    assert asked == [True, False]
+    assert len(looked) == 1
+
+
+def test_recent_verdicts_are_few_and_small(harness: Harness) -> None:
+    harness.name = "n" * 1_000_000
+    for _ in range(RECENT + 10):
+        harness.call("POST", "/mutate")
+    assert len(harness.app.recent) == RECENT
+    kept = harness.app.recent[-1]
+    assert (len(kept.record.name), kept.record.namespace, kept.mode) == (253, "ns", "enforce")
+    assert len(json.dumps(harness.lines[-1])) < 1000
+    harness.verdict = "ignore"
+    harness.app.recent.clear()
+    harness.call("POST", "/mutate")
+    assert not harness.app.recent
 
 
 def test_websockets_are_turned_away(harness: Harness) -> None:

@@ -266,6 +266,46 @@ def test_sigterm_with_nothing_open_ends_at_once(own: Served) -> None:
     assert time.monotonic() - began < 3
 
 
+def test_while_draining_everything_is_answered_but_not_ready_and_with_close(tmp_path: Path) -> None:
+    with served(tmp_path, "--drain-seconds", "2") as one, contextlib.closing(one.connection()) as kept:
+        status, _, headers = ask(kept, "POST", "/mutate", review())
+        assert (status, headers.get("Connection")) == (200, None)
+        one.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        while one.page("/readyz") != (503, "stopping\n"):
+            assert time.monotonic() - began < 1
+            time.sleep(0.02)
+        status, _, headers = ask(kept, "POST", "/mutate", review())
+        assert (status, headers["Connection"]) == (200, "close")
+        for _ in range(10):
+            with contextlib.closing(one.connection()) as fresh:
+                status, _, headers = ask(fresh, "POST", "/validate", review())
+                assert (status, headers["Connection"]) == (200, "close")
+        assert one.call("GET", "/readyz") == (503, b"stopping\n")
+        assert time.monotonic() - began < 2, "a slow machine: the drain was over before it was looked at"
+        assert one.process.wait(10) == 0
+        assert 1.9 < time.monotonic() - began < 8
+
+
+def test_what_waited_while_the_process_stood_still_is_not_judged_for_nobody(own: Served) -> None:
+    worker = own.worker()
+    with own.raw() as gone, own.raw() as waiting:
+        body = review()
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            for stream, timeout in ((gone, b"1s"), (waiting, b"30s")):
+                head = (
+                    b"POST /mutate?timeout=" + timeout + b" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                )
+                stream.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            time.sleep(1.2)
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        assert read_answer(gone)[0] == 503
+        assert read_answer(waiting)[0] == 200
+    assert own.metrics()['dra_gate_admission_deadline_misses_total{judged="false",route="mutate"}'] == 1
+
+
 def test_a_new_certificate_serves_within_a_second_and_open_connections_live_on(own: Served) -> None:
     with contextlib.closing(own.connection()) as old:
         assert ask(old, "POST", "/mutate", review())[0] == 200

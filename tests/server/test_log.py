@@ -8,8 +8,10 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 from dra_gate.server.log import JsonFormatter, LineWriter, timestamp
+from server.process import review, served
 
 
 def test_lines_arrive_whole_and_in_order_and_close_writes_the_rest() -> None:
@@ -84,3 +86,38 @@ def test_records_become_one_line_of_json_each() -> None:
 def test_timestamps_are_rfc_3339_in_utc() -> None:
     assert timestamp(0.0) == "1970-01-01T00:00:00.000Z"
     assert timestamp(1_764_460_800.0625) == "2025-11-30T00:00:00.062Z"
+
+
+SECRET = "hunter2"
+
+
+def test_nothing_that_is_in_a_pod_reaches_log_metrics_or_pages(tmp_path: Path) -> None:
+    question = json.loads(review("u-1"))
+    pod = question["request"]["object"]
+    pod["metadata"] |= {"labels": {"l": SECRET}, "annotations": {SECRET: SECRET}}
+    pod["spec"] |= {"imagePullSecrets": [{"name": SECRET}], "nodeName": SECRET}
+    container = pod["spec"]["containers"][0]
+    container |= {"image": SECRET, "args": [SECRET], "env": [{"name": "TOKEN", "value": SECRET}, {"name": SECRET}]}
+    question["request"]["userInfo"]["extra"] = {"token": [SECRET]}
+    question["request"]["oldObject"] = pod
+    good = json.dumps(question).encode()
+    wrong = [
+        json.dumps(question | {"kind": SECRET}).encode(),
+        json.dumps(question | {"apiVersion": {SECRET: SECRET}}).encode(),
+        good[:-2],
+        good + SECRET.encode(),
+        SECRET.encode(),
+    ]
+    with served(tmp_path) as one:
+        for route in ("/mutate", "/validate", f"/mutate?timeout={SECRET}", f"/validate?token={SECRET}", f"/{SECRET}"):
+            for body in (good, *wrong):
+                one.call("POST", route, body)
+            one.call("POST", route, good, SECRET)
+        pages = [one.page(path)[1] for path in ("/metrics", "/verdicts", "/", "/tenants/lilac", "/readyz")]
+        assert one.terminate() == 0
+        lines = one.lines()
+        log = one.log.read_text()
+    assert sum(line["msg"] == "decision" for line in lines) == 4
+    assert sum(line["msg"] == "refused" for line in lines) == 24
+    assert SECRET not in log
+    assert not any(SECRET in page for page in pages)
