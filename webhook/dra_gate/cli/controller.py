@@ -126,14 +126,11 @@ def command(
         return lease.held()
 
     controller = TemplateController(client, identity=name, leading=leading)
-    checks = [controller.problems]
     loops: list[CertificateController | GateController] = []
     if policy_set is not None:
         controller.use([policy_set])
     else:
-        gate = GateController(client, controller, identity=name, leading=leading)
-        checks.append(gate.problems)
-        loops.append(gate)
+        loops.append(GateController(client, controller, identity=name, leading=leading))
     if settings is not None:
         loops.append(CertificateController(client, GATE_NAMESPACE, settings, identity=name, leading=leading))
     for loop in loops:
@@ -147,7 +144,7 @@ def command(
     lease = Lease(client, lease_namespace, LEASE, name, on_started=lead, on_stopped=controller.deactivate)
 
     def problems() -> list[str]:
-        wrong = [problem for check in checks for problem in check()]
+        wrong = [problem for loop in (controller, *loops) for problem in loop.problems()]
         return wrong + ([] if lease.alive() else ["the election has ended"])
 
     status = None if metrics_listen is None else _status(metrics_listen, controller.metrics.text, problems)

@@ -96,6 +96,10 @@ class CertificateController(Collector):
         if self._thread.is_alive():
             self._thread.join(timeout)
 
+    def problems(self) -> list[str]:
+        """Why this process should be restarted; empty while it works."""
+        return [] if self._thread.is_alive() else ["the thread that keeps the certificates has ended"]
+
     def collect(self) -> Iterable[Metric]:
         """When what was last seen ends; what was issued; rounds that failed."""
         ends = GaugeMetricFamily(
