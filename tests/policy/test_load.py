@@ -230,6 +230,22 @@ def test_released_with_bad_lines() -> None:
     assert places == ["RELEASED:1:1", "RELEASED:4:1", "RELEASED:5:1", "RELEASED:6:1"]
 
 
+def test_released_that_is_not_read_in_full_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(BASE)
+    released = tmp_path / "RELEASED"
+    digest = one(POLICY).policies[PolicyRef("base", 1)].digest
+    released.write_bytes(f"\ufeffbase@1 sha256:{digest}\r\n".encode())  # as some editors save it
+    assert load(tmp_path)
+    released.write_bytes(b"# more\n" * 200_000 + f"base@1 sha256:{'0' * 64}\n".encode())
+    for read in (load, read_folder):
+        with pytest.raises(PolicyErrors, match=r"RELEASED:1:1 the file has more than 1048576 bytes"):
+            read(tmp_path)
+    released.unlink()
+    released.mkdir()
+    with pytest.raises(PolicyErrors, match="RELEASED:1:1 not a regular file"):
+        load(tmp_path)
+
+
 # -- folders and bytes ------------------------------------------------------------------------------------------------
 
 

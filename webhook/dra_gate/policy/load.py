@@ -130,7 +130,7 @@ def read_released(data: bytes) -> tuple[dict[PolicyRef, str], tuple[PolicyError,
     """
     digests: dict[PolicyRef, str] = {}
     errors: list[PolicyError] = []
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -214,7 +214,7 @@ def _read(folder: Path) -> tuple[dict[str, bytes], list[PolicyError], list[Polic
         if entry.name.startswith("."):
             continue
         try:
-            if entry.is_dir():
+            if entry.is_dir() and entry.name != RELEASED:
                 if entry.name != "tests" and _holds_policies(entry):
                     warnings.append(PolicyWarning(place, "policies in sub-folders are not read", "move them up"))
                 continue
@@ -224,6 +224,12 @@ def _read(folder: Path) -> tuple[dict[str, bytes], list[PolicyError], list[Polic
                 errors.append(PolicyError(place, "not a regular file", "replace or remove it"))
                 continue
             files[entry.name] = _head(entry)
+            if entry.name == RELEASED and len(files[RELEASED]) > MAX_BYTES:  # half of it would let changes through
+                message, remedy = (
+                    f"the file has more than {MAX_BYTES} bytes",
+                    "take out lines of versions that are gone",
+                )
+                errors.append(PolicyError(place, message, remedy))
         except OSError as error:
             errors.append(PolicyError(place, f"cannot be read: {error.strerror}", "make it readable, or remove it"))
     return files, errors, warnings
