@@ -24,7 +24,7 @@ from dra_gate.cli.failure import Failure
 from dra_gate.cli.options import load_policies
 from dra_gate.cluster.files import InputError, load_manifests
 from dra_gate.kube.patch import apply
-from dra_gate.kube.pod import containers, display_name, extended_resource_names
+from dra_gate.kube.pod import claim_entries, containers, display_name, extended_resource_names
 from dra_gate.kube.raw import at, mapping, text
 from dra_gate.kube.workload import pod_of
 from dra_gate.policy.model import Constraints, Model, PolicySet
@@ -131,7 +131,7 @@ def _told(number: int, workload: dict[str, Any], gate: _Client, policy_set: Poli
     annotations = dict(mapping(at(workload, "metadata", "annotations")))
     story = annotations.pop("demo", "")
     if pod is workload:
-        metadata = {key: value for key, value in workload["metadata"].items() if key != "annotations"}
+        metadata = {key: value for key, value in mapping(workload.get("metadata")).items() if key != "annotations"}
         pod = {**workload, "metadata": metadata | ({"annotations": annotations} if annotations else {})}
     lines = ["─" * _WIDTH, click.style(f"{number}. {story}", bold=True)]
     lines += [f"   {workload['kind']} {namespace}/{display_name(workload)}  {_asks(pod)}"]
@@ -175,14 +175,12 @@ def _why_not(model: Model, constraints: Constraints) -> str:
 
 
 def _asks(pod: dict[str, Any]) -> str:
-    asked = [
-        f"{container.name}: {container.raw['resources']['limits'][name]} x {name}"
-        for container in containers(pod)
-        for name in extended_resource_names(container)
-    ]
-    claims = [
-        text(entry.get("resourceClaimTemplateName")) for entry in mapping(pod.get("spec")).get("resourceClaims", [])
-    ]
+    asked = []
+    for container in containers(pod):
+        resources = mapping(container.raw.get("resources"))
+        written = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
+        asked += [f"{container.name}: {written[name]} x {name}" for name in extended_resource_names(container)]
+    claims = [text(entry.get("resourceClaimTemplateName")) for entry in claim_entries(pod)]
     asked += [f"claim from template {name}" for name in claims]
     return f"asks for {'; '.join(asked)}" if asked else "asks for no device"
 

@@ -10,6 +10,7 @@ import click
 from dra_gate.cli.failure import Failure
 from dra_gate.cluster.facts import World
 from dra_gate.cluster.files import InputError, read_manifests
+from dra_gate.kube.raw import mapping, text
 from dra_gate.policy.load import PolicyErrors, load_with_warnings
 from dra_gate.policy.model import PolicySet
 
@@ -75,7 +76,7 @@ def world_from(world: World, cluster: tuple[str, ...], kubeconfig: str | None, c
         for document in read_manifests(cluster):
             obj = document.value
             known = isinstance(obj, dict) and world.apply(obj)
-            if not known and not (isinstance(obj, dict) and obj.get("kind") in _QUIET_KINDS):
+            if not known and text(mapping(obj).get("kind")) not in _QUIET_KINDS:
                 kind = obj.get("kind") if isinstance(obj, dict) else type(obj).__name__
                 click.echo(f"warning: {document.source} document {document.index}: kind {kind} is skipped", err=True)
     except InputError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,6 +23,8 @@ from dra_gate.kube.pod import display_name
 from dra_gate.kube.raw import at, mapping, text
 from dra_gate.kube.workload import pod_of
 
+_COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
+
 
 class UsedCharge(click.ParamType[tuple[str, Charge]]):
     """`TENANT=DEVICES[,MODEL=N…]`."""
@@ -36,7 +39,7 @@ class UsedCharge(click.ParamType[tuple[str, Charge]]):
         devices, *models = amounts.split(",")
         pairs = dict(part.partition("=")[::2] for part in models)
         numbers = [devices, *pairs.values()]
-        if not tenant or not all(number.isascii() and number.isdigit() for number in numbers):
+        if not tenant or not all(_COUNT.fullmatch(number) for number in numbers):
             self.fail(f"{value!r} is not {self.name}, such as lilac=8 or lilac=8,h100=4", param, ctx)
         return tenant, Charge(int(devices), {model: int(count) for model, count in pairs.items()})
 
