@@ -145,7 +145,7 @@ def _states(plane: ControlPlane, large: Large, count: int, patience: Patience) -
 @contextlib.contextmanager
 def _gate(plane: ControlPlane, policies: Path) -> Iterator[Gate]:
     """Certificates and rights for one replica, which is stopped; nobody calls it."""
-    with Gate(plane, policies, controller=False) as gate:
+    with Gate(plane, policies, controllers=0) as gate:
         gate.unregister()
         gate.stop_replica(REPLICA)
         yield gate

@@ -134,7 +134,7 @@ def gate(control_plane: ControlPlane, api: Api, make_namespace: Callable[..., st
     make_namespace(name=GATED, labels={"dra-gate.io/lane": "dra"})
     lives = ("--ca-life", "45s", "--certificate-life", "15s")
     flags = ("--own-certificates", "--url-host", "127.0.0.1", *lives)
-    with Gate(control_plane, POLICIES, replicas=2, controller=False, controller_flags=flags) as installed:
+    with Gate(control_plane, POLICIES, replicas=2, controllers=0, controller_flags=flags) as installed:
         api.apply_yaml(RIGHTS.read_text())
         brought = {key: (installed.folder / key).read_bytes() for key in ("tls.crt", "tls.key", "ca.crt")}
         api.apply(tls_secret(brought))

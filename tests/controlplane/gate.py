@@ -10,7 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -32,11 +32,12 @@ class GateError(RuntimeError):
 
 
 class Gate:
-    """The gate with `replicas` of `dra-gate serve` and one `dra-gate controller`; a context manager.
+    """The gate with `replicas` of `dra-gate serve` and `controllers` of `dra-gate controller`; a context manager.
 
     Entering returns when every replica is ready, the controller runs and the webhook configurations are in force.
     Leaving takes the configurations away and stops the processes; objects that the controller made stay.
-    `serve_flags` and `controller_flags` are added to the commands; `controller` False leaves the controller out.
+    `serve_flags` and `controller_flags` are added to the commands; `controllers` 0 leaves them out. `kubeconfigs` gives
+    single replicas another way to the API server.
     `published`: the policies are published and activated in the cluster, and the gate follows its Gate; else every
     process reads the folder.
     """
@@ -47,7 +48,8 @@ class Gate:
         policies: Path,
         *,
         replicas: int = 1,
-        controller: bool = True,
+        controllers: int = 1,
+        kubeconfigs: Mapping[str, Path] | None = None,
         published: bool = False,
         serve_flags: Sequence[str] = (),
         controller_flags: Sequence[str] = (),
@@ -55,7 +57,8 @@ class Gate:
         self.plane = plane
         self.policies = policies
         self._flags = {"serve": tuple(serve_flags), "controller": tuple(controller_flags)}
-        self._with_controller = controller
+        self.controllers = tuple(f"{_CONTROLLER}-{number}" if number else _CONTROLLER for number in range(controllers))
+        self._kubeconfigs = dict(kubeconfigs or {})
         self._published = published
         self._ports = {f"gate-{number}": free_port() for number in range(replicas)}
         self._status_ports = {name: free_port() for name in self._ports}
@@ -110,22 +113,31 @@ class Gate:
         for name in self._ports:
             if name not in running:
                 self.start_replica(name, wait=False)
-        if self._with_controller and _CONTROLLER not in running:
-            self.start_controller()
+        for name in self.controllers:
+            if name not in running:
+                self.start_controller(name)
         self._wait_ready(len(self._ports))
 
     def stop(self, *, kill: bool = False) -> None:
-        """Stops every replica and the controller, in order or as by a crash. The webhook configurations stay."""
+        """Stops every replica and controller, in order or as by a crash. The webhook configurations stay."""
         for name in self._ports:
             self.stop_replica(name, kill=kill)
-        self.stop_controller(kill=kill)
+        for name in self.controllers:
+            self.stop_controller(name, kill=kill)
         self.forwarder.wait_ready(0)
 
     def start_replica(self, name: str, *, wait: bool = True) -> None:
         """Starts one replica, by default waiting until the forwarder sends it connections."""
         listen = f"127.0.0.1:{self._ports[name]}"
         status = f"127.0.0.1:{self._status_ports[name]}"
-        words = ["serve", *self._common(GATE_WEBHOOK), "--listen", listen, "--cert-dir", self.folder]
+        words = [
+            "serve",
+            *self._common(GATE_WEBHOOK, self._kubeconfigs.get(name)),
+            "--listen",
+            listen,
+            "--cert-dir",
+            self.folder,
+        ]
         words += ["--status-listen", status, "--drain-seconds", "1.5"]  # the forwarder looks twice a second
         self._spawn(name, [*words, *self._flags["serve"]])
         if wait:
@@ -138,13 +150,14 @@ class Gate:
         """Stops one replica: SIGTERM and up to ten seconds to drain, or SIGKILL at once."""
         self.plane.processes.stop(name, kill=kill)
 
-    def start_controller(self) -> None:
-        """Starts the controller."""
-        self._spawn(_CONTROLLER, ["controller", *self._common(GATE_CONTROLLER), *self._flags["controller"]])
+    def start_controller(self, name: str = _CONTROLLER) -> None:
+        """Starts a controller."""
+        words = ["controller", *self._common(GATE_CONTROLLER), "--identity", name]
+        self._spawn(name, [*words, *self._flags["controller"]])
 
-    def stop_controller(self, *, kill: bool = False) -> None:
-        """Stops the controller: SIGTERM and up to ten seconds to give its Lease back, or SIGKILL at once."""
-        self.plane.processes.stop(_CONTROLLER, kill=kill)
+    def stop_controller(self, name: str = _CONTROLLER, *, kill: bool = False) -> None:
+        """Stops a controller: SIGTERM and up to ten seconds to give its Lease back, or SIGKILL at once."""
+        self.plane.processes.stop(name, kill=kill)
 
     # -- the cluster's side -------------------------------------------------------------------------------------------
 
@@ -168,7 +181,7 @@ class Gate:
         try:
             self.unregister()
         finally:
-            for name in (*self._ports, _CONTROLLER):
+            for name in (*self._ports, *self.controllers):
                 self.plane.processes.stop(name, kill=True)
             self.forwarder.__exit__(None, None, None)
 
@@ -185,9 +198,9 @@ class Gate:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _common(self, user: User) -> list[str | Path]:
+    def _common(self, user: User, kubeconfig: Path | None = None) -> list[str | Path]:
         policies: list[str | Path] = [] if self._published else ["--policies", self.policies]
-        return [*policies, "--kubeconfig", self.plane.kubeconfig_for(user)]
+        return [*policies, "--kubeconfig", kubeconfig or self.plane.kubeconfig_for(user)]
 
     def _spawn(self, name: str, words: Sequence[str | Path]) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
@@ -214,8 +227,8 @@ class Gate:
             return all(self._alive(name) for name in self._ports) and len(self.forwarder.ready) == count
 
         wait_for(look, 30, f"{count} replicas to be ready; logs are in {self.log('gate-0').parent}")
-        if self._with_controller:
-            self._alive(_CONTROLLER)
+        for name in self.controllers:
+            self._alive(name)
 
     def _say(self, name: str) -> str:
         path = self.log(name)

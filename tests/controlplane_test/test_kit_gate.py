@@ -38,7 +38,7 @@ def pod(name: str, devices: int = 0) -> dict[str, Any]:
 
 def test_leaving_takes_the_gate_out_of_the_cluster(control_plane: ControlPlane, api: Api) -> None:
     """Stands first: the others share a gate that stays until the module's end."""
-    with Gate(control_plane, POLICIES, controller=False) as second:
+    with Gate(control_plane, POLICIES, controllers=0) as second:
         hooks = api.list("validatingwebhookconfigurations")
         assert any(second.forwarder.url in hook["clientConfig"]["url"] for one in hooks for hook in one["webhooks"])
         assert control_plane.processes.codes()["gate-0"] is None
