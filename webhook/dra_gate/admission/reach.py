@@ -15,6 +15,8 @@ from dra_gate.policy.model import Model
 
 # Tenants write selectors too: an expression that needs more steps than this counts as accepting, it does not stall us.
 _STEPS = 20_000
+# So does a claim whose selectors on broad classes have more text than this: parsing 1 MiB of them takes ten seconds.
+_TEXT = 4096
 _REMEMBERED = 4096
 
 
@@ -88,18 +90,21 @@ class Reach:
     def of_spec(self, spec: Object) -> tuple[Reached, ...]:
         """The requests of a claim spec that can give a gated device."""
         found = []
+        text_left = _TEXT
         for request in requests(spec):
             if not request.alternatives:
                 found.append(Reached(request.name, "it has no form that this version knows"))
                 continue
             for alternative in request.alternatives:
-                why = self._why(alternative)
+                if alternative.device_class in self._gated:
+                    text_left -= sum(map(len, alternative.selectors))
+                why = self._why(alternative, too_long=text_left < 0)
                 if why:
                     found.append(Reached(request.name, why))
                     break
         return tuple(found)
 
-    def _why(self, alternative: Alternative) -> str:
+    def _why(self, alternative: Alternative, *, too_long: bool) -> str:
         name = alternative.device_class
         if name in self._named:
             return f"device class {name} is one that the catalogue names"
@@ -107,6 +112,8 @@ class Reach:
             return f"device class {name or '(none)'} is not known"
         if name not in self._gated:
             return ""
+        if too_long:
+            return f"device class {name} can, and selectors of more than {_TEXT} characters are not looked at"
         # A broad class, narrowed by the request's own selectors to another driver's devices, gives no gated one. More
         # than the driver is not looked at: whoever writes selectors must not choose how much work that is.
         for driver in self._drivers:

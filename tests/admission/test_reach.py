@@ -1,0 +1,43 @@
+"""What claims can reach: how much of other people's CEL is looked at."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from admission import setting
+from dra_gate.admission.reach import Reach
+
+NARROW = "device.driver == 'nic.example'"
+
+
+def reach() -> Reach:
+    made = Reach(setting.policy_set().models.values())
+    made.set_class("everything.example", {})
+    made.set_class("nic.example", {"selectors": [{"cel": {"expression": NARROW}}]})
+    return made
+
+
+def asking(device_class: str, *selectors: str) -> dict[str, Any]:
+    wanted = {"deviceClassName": device_class, "selectors": [{"cel": {"expression": text}} for text in selectors]}
+    return {"name": "r", "exactly": wanted}
+
+
+@pytest.mark.parametrize(
+    ("device_class", "length", "reached"),
+    [("everything.example", 3000, False), ("everything.example", 5000, True), ("nic.example", 5000, False)],
+)
+def test_long_selectors_narrow_nothing(device_class: str, length: int, reached: bool) -> None:
+    spec = {"devices": {"requests": [asking(device_class, NARROW, "true" + " && true" * (length // 8))]}}
+    assert bool(reach().of_spec(spec)) == reached
+
+
+def test_a_template_full_of_selectors_takes_no_time() -> None:
+    """1 MiB of them, each another, that would take seconds to parse."""
+    texts = [f"device.driver != '{number}'" + f" && device.driver != 'x{number}'" * 300 for number in range(128)]
+    requests = [asking("everything.example", *texts[number : number + 4]) for number in range(0, 128, 4)]
+    begun = time.process_time()
+    assert len(reach().of_spec({"devices": {"requests": requests}})) == 32
+    assert time.process_time() - begun < 1
