@@ -125,6 +125,8 @@ class Forwarder:
         self._connections.add(task)
         try:
             await self._carry(reader, writer)
+        except asyncio.CancelledError:
+            pass  # the forwarder closes; asyncio would print a traceback for each connection
         finally:
             self._connections.discard(task)
 
