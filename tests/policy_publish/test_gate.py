@@ -54,6 +54,8 @@ CASES = (
     Case("new replica, history's newest is gone: not an older one", gate("C", history="AB"), "B", ""),
     Case("new replica, the active set itself was in use and is lost", gate("A", history="AB"), "B", ""),
     Case("the last one wins over history", gate("C", history="AB"), "AB", "B", last="B"),
+    Case("accepted goes on whatever becomes of its ConfigMap", gate("A", "B"), "A", "AB", last="AB"),
+    Case("but does not become active without one", gate("B", "A"), "A", "AB", last="AB"),
     Case("withdrawn: no longer accepted", gate("B"), "AB", "B", last="BA"),
     Case("just replaced and not yet accepted: bridged", gate("B"), "AB", "BA", last="A", bridged="A"),
     Case("bridged and accepted counts once", gate("B", "A"), "AB", "BA", last="A", bridged="A"),

@@ -46,6 +46,7 @@ NOTED, OTHER = Accepted(A, since=STAMP), Accepted(C, since=EARLIER)
         pytest.param(gate(B, FRESH, history="a"), {}, (NOTED,), id="activated by command: it is there"),
         pytest.param(gate(B, PINNED, history="a"), {}, (PINNED,), id="activated by command, and pinned"),
         pytest.param(gate(B, history="ba"), {}, (), id="withdrawn after the activation was noted"),
+        pytest.param(gate(B, history="a", claimed=Activation(B, "")), {}, (), id="activated by command and withdrawn"),
         pytest.param(
             gate(B, STAMPED, OTHER, history="b"), {A: 70.0, C: 20.0}, (OTHER,), id="two, each with its own time"
         ),
@@ -105,6 +106,15 @@ def test_ready(missing: dict[str, int] | None, status: str, reason: str) -> None
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", status, reason)
     assert condition["observedGeneration"] == 5
     assert condition["lastTransitionTime"] == STAMP
+
+
+def test_in_use_but_lost() -> None:
+    plan = plan_gate(gate(A, history="a"), known(A, refused={A: "it is not published"}), NOW)
+    assert plan.status is not None
+    assert plan.status["sets"][0]["state"] == "Active"
+    condition = plan.status["conditions"][0]
+    assert (condition["status"], condition["reason"]) == ("False", "SetLost")
+    assert "it is not published" in condition["message"]
 
 
 def test_what_is_written_needs_no_second_write() -> None:

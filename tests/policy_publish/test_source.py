@@ -243,6 +243,25 @@ def test_activated_by_manifest_the_old_set_is_bridged_until_the_gate_lists_it(fa
         eventually(lambda: accepted(source) == [])
 
 
+def test_what_was_loaded_once_does_not_outlive_its_config_map(fake: FakeApi, tmp_path: Path) -> None:
+    for version in (1, 2):
+        fake.put(MAPS_PATH, published(version))
+    put_gate(fake, B.digest)
+    with following(fake, tmp_path) as (source, seen):
+        eventually(lambda: active(source) == B.digest)
+        put_gate(fake, A.digest, B.digest)
+        eventually(lambda: active(source) == A.digest)
+        fake.remove(f"{MAPS_PATH}/{name_of(B.digest)}")  # accepted still: that goes on
+        eventually(lambda: "NotPublished" in seen.codes)
+        assert accepted(source) == [B.digest]
+        put_gate(fake, B.digest, A.digest)  # but it can't be activated any more: a new replica could not either
+        newest = _generation[0]
+        eventually(lambda: source.sets and source.sets.generation == newest)
+        assert active(source) == A.digest
+        fake.put(MAPS_PATH, published(2))
+        eventually(lambda: active(source) == B.digest)
+
+
 def test_the_gate_is_deleted(fake: FakeApi, tmp_path: Path) -> None:
     fake.put(MAPS_PATH, published(1))
     put_gate(fake, A.digest)

@@ -152,11 +152,12 @@ def choose(
 ) -> PolicySets | None:
     """The sets that count, or None while there are none to go by.
 
-    `sets` are those that can be used, by digest; `last` is what counted before; `bridged` were active a moment ago and
-    have not been seen among the accepted ones yet. Where the Gate's active set can't be used the last one that could
-    stays; a replica that has just started finds it in the Gate's history, so that all agree. If it is the active set
-    itself that was in use and is there no more, a new replica has nothing to agree on: it waits. A Gate that is gone
-    changes nothing.
+    `sets` are those that are published and can be used, by digest; `last` is what counted before; `bridged` were active
+    a moment ago and have not been seen among the accepted ones yet. What counts goes on to count whatever becomes of
+    its ConfigMap; what does not, has to be published to begin. Where the Gate's active set can't be used the last one
+    that could stays; a replica that has just started finds it in the Gate's history, so that all agree. If it is the
+    active set itself that was in use and is there no more, a new replica has nothing to agree on: it waits. A Gate that
+    is gone changes nothing.
     """
     if gate is None:
         return last
@@ -165,7 +166,9 @@ def choose(
         active = sets.get(gate.history[0].digest)
     if active is None:
         return None
-    honoured = [sets[entry.digest] for entry in gate.accepted if entry.digest in sets] + list(bridged)
+    counting = {found.digest: found for found in last.all} if last is not None else {}
+    known = {**counting, **sets}
+    honoured = [known[digest] for digest in gate.named if digest in known] + list(bridged)
     accepted = {found.digest: found for found in honoured if found.digest != active.digest}
     return PolicySets(active, tuple(accepted.values()), gate.generation, gate.lane_override, gate.lane_previous)
 

@@ -90,9 +90,9 @@ class PolicySource:
         self._gate_gone = 0  # the version at which the Gate was deleted or found missing
         self._maps: dict[str, _Map] = {}
         self._dirty = False
-        # What was made of it; written by who settles, under both locks.
+        self._loaded: dict[str, PolicySet] = {}  # those of them that were verified and are worth having
+        # What was made of it; written by who settles.
         self._settling = threading.Lock()
-        self._loaded: dict[str, PolicySet] = {}
         self._missing: dict[str, Refusal] = {}  # digest -> named by the Gate, but not published
         self._bridged: dict[str, tuple[PolicySet, float]] = {}  # digest -> set, until when
         self._sets: PolicySets | None = None
@@ -271,11 +271,14 @@ class PolicySource:
             return
         uid, created = text(at(obj, "metadata", "uid")), text(at(obj, "metadata", "creationTimestamp"))
         self._maps[name] = _Map(uid, version, created, digest_of(name), obj)
+        self._loaded.pop(digest_of(name), None)  # what was verified was another object
         self._missing.clear()
         self.touched()
 
     def _drop_map(self, obj: Object) -> None:
-        self._maps.pop(text(at(obj, "metadata", "name")), None)
+        name = text(at(obj, "metadata", "name"))
+        self._maps.pop(name, None)
+        self._loaded.pop(digest_of(name), None)
         self.touched()
 
     def touched(self) -> None:
@@ -393,7 +396,10 @@ class PolicySource:
             if refusal is not None:
                 self._note(refusal)
             elif loaded is not None and loaded.digest in self._kept():
-                self._loaded.setdefault(loaded.digest, loaded)
+                counting = self._sets.all if self._sets is not None else ()
+                # The same content as what counts: one object for it, so that nobody takes it for a change.
+                same = next((held for held in counting if held.digest == loaded.digest), loaded)
+                self._loaded[loaded.digest] = same
 
     def _verify_one(self) -> bool:
         """Verify one more of the sets that nobody waits for. False: there is none left."""
@@ -421,11 +427,11 @@ class PolicySource:
                     self._bridged[before.active.digest] = (before.active, now + BRIDGE_SECONDS)
                     sets = choose(gate, self._loaded, before, [held for held, _ in self._bridged.values()])
             wanted = self._kept()
-            in_use = {held.digest for held in sets.all} if sets is not None else set()
-            self._loaded = {d: held for d, held in self._loaded.items() if d in wanted or d in in_use}
-            # The active set may be one that the Gate no longer names: the last that could be used.
-            order = (*(held.digest for held in (sets.all if sets is not None else ())), *wanted)
-            prepared = tuple(self._loaded[d] for d in dict.fromkeys(order) if d in self._loaded)
+            self._loaded = {digest: held for digest, held in self._loaded.items() if digest in wanted}
+            # What counts need not be loaded: the Gate may not name it any more, its ConfigMap may be gone.
+            counting = {held.digest: held for held in (sets.all if sets is not None else ())}
+            known = {**self._loaded, **counting}
+            prepared = tuple(known[digest] for digest in dict.fromkeys((*counting, *wanted)) if digest in known)
         try:
             if sets is not None and sets != before:
                 _log.info("policy set %s is in use, Gate generation %d", sets.active.digest, sets.generation)

@@ -58,7 +58,9 @@ def plan_gate(gate: Gate, known: Known, now: dt.datetime) -> GatePlan:
     if new:
         by = gate.claimed or Activation(gate.active, "", known.activator)
         history = (replace(by, at=_stamp(now)), *history)[:HISTORY]
-    accepted = _accepted(gate, known, now, replaced=gate.history[0].digest if new and gate.history else "")
+    # `dra-gate policy activate` has put the old set where it belongs, and it may have been withdrawn since.
+    by_manifest = new and gate.claimed is None and gate.history
+    accepted = _accepted(gate, known, now, replaced=gate.history[0].digest if by_manifest else "")
     status = _status(gate, known, history, now)
     return GatePlan(
         accepted=None if accepted == gate.accepted else accepted,
@@ -106,11 +108,10 @@ def _sets(gate: Gate, known: Known) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for digest in dict.fromkeys((*filter(None, (known.in_use,)), *gate.named, *(known.missing or {}))):
         entry: dict[str, Any] = {"digest": digest}
+        otherwise = "Unusable" if digest in known.refused else "Accepted" if digest in accepted else "Published"
+        entry["state"] = "Active" if digest == known.in_use else otherwise
         if digest in known.refused:
-            entry |= {"state": "Unusable", "message": known.refused[digest][:1024]}
-        else:
-            listed = "Accepted" if digest in accepted else "Published"
-            entry["state"] = "Active" if digest == known.in_use else listed
+            entry["message"] = known.refused[digest][:1024]
         if known.missing is not None and digest in known.missing:
             entry["templatesMissing"] = known.missing[digest]
         found.append(entry)
@@ -123,6 +124,11 @@ def _ready(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
         why = known.refused.get(gate.active, "it has not been loaded yet")
         stays = f"; policy set {known.in_use} stays in use" if known.in_use else ""
         status, reason, message = "False", "SetUnusable", f"the active policy set can't be used: {why}{stays}"
+    elif known.in_use in known.refused:
+        status, reason = "False", "SetLost"
+        message = (
+            f"the active policy set is in use, but replicas that start now have none: {known.refused[known.in_use]}"
+        )
     elif lacking is None:
         status, reason, message = "Unknown", "TemplatesUnknown", "the cluster's templates have not been listed yet"
     elif lacking:
