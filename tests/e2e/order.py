@@ -26,7 +26,7 @@ class Outcome:
     unbound: int = 0
 
 
-def run_pods(api: Api, fleet: Fleet, pods: Iterable[Object], namespace: str, timeout: float = 20) -> Outcome:
+def run_pods(api: Api, fleet: Fleet, pods: Iterable[Object], namespace: str, timeout: float = 60) -> Outcome:
     """Create the one-device Pods in turn and watch what each gets."""
     published = scene.products(api)
     free = {place: _rank(product) for place, product in published.items()}

@@ -41,7 +41,7 @@ class Given:
     device: str
 
 
-def bound(api: Api, namespace: str, name: str, timeout: float = 15) -> Object:
+def bound(api: Api, namespace: str, name: str, timeout: float = 60) -> Object:
     """The Pod, once it is on a node."""
     return api.wait("pods", name, namespace, lambda found: "nodeName" in found["spec"], timeout, f"{name} to be bound")
 
@@ -53,7 +53,7 @@ def is_waiting(api: Api, namespace: str, name: str) -> Object:
         conditions = found.get("status", {}).get("conditions", [])
         return any(c["type"] == "PodScheduled" and c["status"] == "False" for c in conditions)
 
-    return api.wait("pods", name, namespace, unschedulable, 15, f"{name} to be unschedulable")
+    return api.wait("pods", name, namespace, unschedulable, 60, f"{name} to be unschedulable")
 
 
 def given(api: Api, pod: Object) -> list[Given]:

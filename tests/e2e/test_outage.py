@@ -36,7 +36,7 @@ def test_an_outage(
     scene.namespace(api, "e2e-open", {"team": "nobody"})
     job = {"template": {"spec": {"restartPolicy": "Never", "containers": [scene.container()]}}}
     api.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "before"}, "spec": job}, NAMESPACE)
-    (running,) = wait_for(lambda: bound(api, "before"), 20, "the Job's Pod")
+    (running,) = wait_for(lambda: bound(api, "before"), 60, "the Job's Pod")
     stopped.stop()
 
     # Exactly the Pods that match the conditions are refused, and the text says who did not answer.

@@ -74,7 +74,7 @@ def test_pods_of_controllers(
     clean(NAMESPACE)
     api_version, spec = WORKLOADS[kind]
     api.create({"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "spec": spec}, NAMESPACE)
-    stored = wait_for(lambda: bound_pods(api), 20, f"the {kind}'s Pod to be bound")[0]
+    stored = wait_for(lambda: bound_pods(api), 60, f"the {kind}'s Pod to be bound")[0]
     assert [given.alternative for given in scene.given(api, stored)] == ["gpu/h100"]
     holds(stored, {"metadata": spec["template"]["metadata"], "spec": spec["template"]["spec"]})
     assert stored["metadata"]["annotations"]["dra-gate.io/policy-version"] == "1"
