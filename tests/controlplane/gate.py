@@ -181,8 +181,10 @@ class Gate:
         try:
             self.unregister()
         finally:
-            for name in (*self._ports, *self.controllers):
-                self.plane.processes.stop(name, kill=True)
+            for name in self.controllers:
+                self.stop_controller(name)  # a killed one would keep its Lease from the next gate's for 15 s
+            for name in self._ports:
+                self.stop_replica(name, kill=True)
             self.forwarder.__exit__(None, None, None)
 
     def command(self, *words: str | Path) -> str:
