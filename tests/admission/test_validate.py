@@ -84,6 +84,20 @@ def test_the_plugin_lane_is_left_alone_and_says_so() -> None:
     assert "device-plugin" in verdict.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"resourceClaimName": "a-gpu"}, True),
+        ({"resourceClaimTemplateName": "<fern: train@2 x1>"}, True),
+        ({"resourceClaimTemplateName": "nics"}, False),
+    ],
+)
+def test_the_plugin_lane_says_so_of_claims_too(entry: dict[str, str], told: bool) -> None:
+    facts = setting.world(labelled("fern-dev", lane="device-plugin")).facts()
+    verdict = validate(request(setting.resolved(pod(resourceClaims=[{"name": "g", **entry}]))), facts)
+    assert (verdict.word, bool(verdict.warnings)) == ("admit", told)
+
+
 def test_usage_follows_pods_and_claims() -> None:
     """Until its claim is allocated a Pod is charged the worst case, then what it got; a hand-made claim counts once."""
     world = setting.world()

@@ -8,6 +8,7 @@ from dra_gate.admission.facts import BehindError, Facts
 from dra_gate.admission.mutate import changes
 from dra_gate.admission.outcome import outcome
 from dra_gate.admission.request import Request
+from dra_gate.admission.rules import foreign_claim
 from dra_gate.admission.rules.quota import charge_of
 from dra_gate.admission.rules.rule import Context
 from dra_gate.admission.scope import Scope, earlier_scopes, is_mirror, scope_of
@@ -18,7 +19,7 @@ from dra_gate.kube.raw import Object, text
 _JUDGED = ("CREATE", "UPDATE")
 LANE_NOT_SERVED = (
     "dra-gate: lane device-plugin is left alone by this version: "
-    "the Pod keeps its device request and no policy was applied"
+    "the Pod keeps its device requests and claims, and no policy was applied"
 )
 
 
@@ -60,7 +61,12 @@ def _facts_of_stamp(request: Request, facts: Facts, *, may_look_again: bool) -> 
 
 def _judged(request: Request, scope: Scope, facts: Facts) -> Verdict:
     if scope.lane == "device-plugin":
-        asks = any(True for _ in convert.device_requests(request.object, facts))
+        context = Context.of(request, request.object, scope, facts)
+        asks = (
+            any(True for _ in convert.device_requests(request.object, facts))
+            or bool(context.templates)
+            or any(True for _ in foreign_claim.RULE.check(context))
+        )
         return outcome(scope, (), facts, warnings=(LANE_NOT_SERVED,) if asks else ())
     judged = _as_judged(request, scope, facts)
     context = Context.of(request, judged, scope, facts)
