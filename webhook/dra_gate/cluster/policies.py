@@ -87,6 +87,7 @@ class PolicySource:
         self.lock = threading.Condition()
         self.listed: set[str] = set()
         self._gate: Gate | None = None
+        self._listed: set[str] = set()  # accepted at some time since the Gate has named this active set
         self._gate_gone = 0  # the version at which the Gate was deleted or found missing
         self._maps: dict[str, _Map] = {}
         self._dirty = False
@@ -253,6 +254,9 @@ class PolicySource:
             return
         if known is None or known.generation != seen.generation:
             self._told.clear()
+        if known is None or known.active != seen.active:
+            self._listed.clear()
+        self._listed.update(entry.digest for entry in seen.accepted)
         self._gate = seen
         self._missing.clear()
         self.touched()
@@ -413,8 +417,7 @@ class PolicySource:
     def _conclude(self, *, settled: bool) -> None:
         """Choose from what is loaded; tell who wants to know. With `_settling` held."""
         with self.lock:
-            gate, before, now = self._gate, self._sets, self._clock()
-            listed = set() if gate is None else {entry.digest for entry in gate.accepted}
+            gate, before, now, listed = self._gate, self._sets, self._clock(), self._listed
             self._bridged = {
                 digest: (held, until)
                 for digest, (held, until) in self._bridged.items()
