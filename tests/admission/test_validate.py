@@ -143,3 +143,60 @@ def test_usage_follows_pods_and_claims() -> None:
 def test_a_thousand_mistakes_are_not_all_told() -> None:
     obj = pod(resourceClaims=[{"name": f"x{number}", "resourceClaimName": "a-gpu"} for number in range(1000)])
     assert len(validate(request(obj), setting.facts()).findings) == 100
+
+
+def test_what_is_the_gates_own_is_so_in_every_lane() -> None:
+    obj = pod(containers=[asking(1)])
+    obj["metadata"]["name"] = "dra-gate-p"
+    verdict = validate(request(obj, namespace="plugin"), setting.facts())
+    assert [finding.code for finding in verdict.findings] == ["RESERVED_NAME"]
+
+
+def test_a_claim_that_people_made_up_lowers_nobodys_charge() -> None:
+    """Owner and entry of a claim can be written by anybody: the dearest claim of an entry counts."""
+    world = setting.world()
+    template = setting.template_name("moss", "pooled", 1, 2)
+
+    def claim(name: str, results: int | None) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "kind": "ResourceClaim",
+            "metadata": {
+                "namespace": "moss",
+                "name": name,
+                "annotations": {"resource.kubernetes.io/pod-claim-name": "g"},
+                "ownerReferences": [{"kind": "Pod", "name": "p", "uid": "u"}],
+            },
+        }
+        if results is not None:
+            made["status"] = {"allocation": {"devices": {"results": [{"request": "gpu/h100"}] * results}}}
+        return made
+
+    entries = [{"name": "g", "resourceClaimTemplateName": template}]
+    metadata = {"namespace": "moss", "name": "p", "uid": "u"}
+    world.apply(
+        {"kind": "Pod", "metadata": metadata, "spec": {"resourceClaims": entries, "containers": [{"name": "c"}]}}
+    )
+    world.apply(claim("real", 2))
+    world.apply(claim("made-up", 0))
+    assert world.facts().used["moss"].devices == 2
+    world.sinks()["/apis/resource.k8s.io/v1/resourceclaims"].delete(claim("made-up", 0))
+    assert world.facts().used["moss"].models == {"h100": 2}
+    world.apply(claim("real", None))
+    world.apply(claim("made-up", 0))
+    assert world.facts().used["moss"].devices == 2, "not allocated: the worst case"
+
+
+def test_a_template_that_goes_takes_its_weight_along() -> None:
+    spec = {
+        "spec": {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 3}}]}}
+    }
+    template = {"kind": "ResourceClaimTemplate", "metadata": {"namespace": "moss", "name": "own"}, "spec": spec}
+    world = setting.world(template)
+    entries = [{"name": "g", "resourceClaimTemplateName": "own"}]
+    metadata = {"namespace": "moss", "name": "p", "uid": "u"}
+    world.apply(
+        {"kind": "Pod", "metadata": metadata, "spec": {"resourceClaims": entries, "containers": [{"name": "c"}]}}
+    )
+    assert world.facts().used["moss"].devices == 3
+    world.sinks()["/apis/resource.k8s.io/v1/resourceclaimtemplates"].delete(template)
+    assert world.facts().used["moss"].devices == 0

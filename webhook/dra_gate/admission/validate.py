@@ -67,7 +67,7 @@ def _judged(request: Request, scope: Scope, facts: Facts) -> Verdict:
             or bool(context.templates)
             or any(True for _ in foreign_claim.RULE.check(context))
         )
-        return outcome(scope, (), facts, warnings=(LANE_NOT_SERVED,) if asks else ())
+        return outcome(scope, rules.ALL.findings(context), facts, warnings=(LANE_NOT_SERVED,) if asks else ())
     judged = _as_judged(request, scope, facts)
     context = Context.of(request, judged, scope, facts)
     findings = rules.ALL.findings(context)

@@ -292,6 +292,7 @@ class World:
 
     def _drop_template(self, key: Key) -> None:
         self._templates.pop(key, None)
+        self._holdings.changed(key)
 
     def _set_claim(self, key: Key, obj: Object) -> None:
         owner = next(
@@ -349,7 +350,9 @@ class _Holdings:
         self._pods: dict[Key, PodHolding] = {}
         self._pod_by_uid: dict[str, Key] = {}
         self._namers: dict[Key, set[Key]] = {}  # template -> Pods that name it
-        self._entries: dict[tuple[str, str], Charge] = {}  # (Pod UID, claim entry) -> what its claim was given
+        # (Pod UID, claim entry) -> its claims, and what each was given (None: nothing yet). People may write an owner
+        # and an entry on a claim of their own: the dearest claim counts.
+        self._entries: dict[tuple[str, str], dict[Key, Charge | None]] = {}
         self._claim_entry: dict[Key, tuple[str, str]] = {}  # generated claims -> (Pod UID, claim entry)
         self._truths: dict[tuple[object, ...], Charge] = {}  # one of each, for thousands of claims
         self._own_claims: dict[Key, Charge | None] = {}  # claims of nobody's own -> what they were given
@@ -415,11 +418,12 @@ class _Holdings:
     def _replace_entry(self, key: Key, entry: tuple[str, str] | None, truth: Charge | None) -> None:
         before = self._claim_entry.pop(key, None)
         if before is not None:
-            self._entries.pop(before, None)
+            self._entries[before].pop(key)
+            if not self._entries[before]:
+                del self._entries[before]
         if entry is not None:
             self._claim_entry[key] = entry
-            if truth is not None:
-                self._entries[entry] = truth
+            self._entries.setdefault(entry, {})[key] = truth
         for uid in {changed[0] for changed in (before, entry) if changed is not None}:
             self._recharge(self._pod_by_uid.get(uid))
 
@@ -430,8 +434,10 @@ class _Holdings:
 
     def _of_pod(self, holding: PodHolding) -> Charge:
         def charge_of(entry: str, template: str) -> Charge:
-            truth = self._entries.get((holding.uid, entry))
-            return self._charge_of_template(holding.namespace, template) if truth is None else truth
+            given = self._entries.get((holding.uid, entry))
+            if given is None or None in given.values():
+                return self._charge_of_template(holding.namespace, template)
+            return max((truth for truth in given.values() if truth is not None), key=lambda truth: truth.devices)
 
         return held(holding, charge_of)
 

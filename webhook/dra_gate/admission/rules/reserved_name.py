@@ -35,4 +35,5 @@ RULE = Rule(
         (DRA_GROUP, "resourceclaimtemplates", "CREATE"),
     ),
     check=_check,
+    every_lane=True,
 )

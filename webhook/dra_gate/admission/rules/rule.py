@@ -51,6 +51,7 @@ class Rule:
     remedy: str
     on: tuple[tuple[str, str, str], ...]
     check: Callable[[Context], Iterable[Finding]]
+    every_lane: bool = False  # asked in lane device-plugin too, where requests are left as they are
 
     def finding(self, field: str, message: str, *, code: str = "", remedy: str = "") -> Finding:
         """A finding of this rule."""
@@ -79,7 +80,9 @@ class Registry:
         first `MAX_FINDINGS`.
         """
         request = context.request
-        rules = self._by_kind.get((request.group, request.resource, request.operation), ())
+        rules: Iterable[Rule] = self._by_kind.get((request.group, request.resource, request.operation), ())
+        if context.scope.lane == "device-plugin":
+            rules = [rule for rule in rules if rule.every_lane]
         return tuple(islice((finding for rule in rules for finding in rule.check(context)), MAX_FINDINGS))
 
 

@@ -31,4 +31,5 @@ RULE = Rule(
     remedy="Leave dra-gate.io/ annotations as they are",
     on=POD_UPDATE,
     check=_check,
+    every_lane=True,
 )
