@@ -48,12 +48,19 @@ demo-cluster: control-plane ## The story on a real control plane: first choice, 
 bench: $(READY) ## Latency and throughput of the server beside two baselines
 	@$(BIN)/python -m bench
 
+prove-rolling: control-plane ## Creates at a steady rate while everything about the gate changes (35 minutes); writes docs/proofs/rolling.md
+	@$(BIN)/python -m proofs.rolling
+
 prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes docs/proofs/order.md
 	@$(BIN)/python -m proofs.order
+
+kind: $(READY) ## The gate and the cluster tests on a kind cluster; needs Docker or Podman, kind and kubectl
+	@$(BIN)/python -m kind_cluster
 
 lock: $(READY) ## Write the locked requirements anew
 	@$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 pyproject.toml -o requirements/runtime.txt
+	@echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 - -o requirements/build.txt
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
-.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench prove-order lock
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench prove-order prove-rolling kind lock

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from controlplane.api import Api
+from controlplane.cluster import install
 from controlplane.control_plane import ControlPlane
 from controlplane.fixture_types import InstallFleet
-from controlplane.gate import Gate
 from e2e import scene
 
 POLICIES = Path(__file__).parent / "policies"
 
 
 @pytest.fixture(scope="module")
-def gate(control_plane: ControlPlane) -> Iterator[Gate]:
+def gate(control_plane: ControlPlane) -> Iterator[object]:
     """Two replicas and the controller; gone again after the module, so that other tests' Pods are not judged."""
-    with Gate(control_plane, POLICIES, replicas=2) as installed:
+    with install(control_plane, POLICIES, replicas=2) as installed:
         yield installed
 
 

@@ -12,11 +12,11 @@ import pytest
 from cases import harness
 from cases.test_handed import ACCEPTED, INPUTS, review
 from controlplane.api import Api, ApiError, Object, wait_for
+from controlplane.cluster import install
 from controlplane.control_plane import ControlPlane
-from controlplane.gate import Gate
 from e2e import scene
 
-pytestmark = pytest.mark.controlplane
+pytestmark = [pytest.mark.controlplane, pytest.mark.cluster]
 NAMESPACES = ("lilac-canary", "lilac-enforced")
 # Kinds of the environment and of case files that a plain control plane serves.
 CLUSTER_KINDS = ("Namespace", "DeviceClass", "ResourceSlice", "ResourceClaimTemplate", "ResourceClaim", "ConfigMap")
@@ -34,7 +34,7 @@ def lilac(control_plane: ControlPlane) -> Iterator[Api]:
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
     binding = {"metadata": {"name": "cases"}, "subjects": subjects, "roleRef": role}
     api.apply({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", **binding})
-    with Gate(control_plane, harness.POLICIES):
+    with install(control_plane, harness.POLICIES):
         holder = scene.pod("holder", scene.container(gpus=8))
         api.create(holder, NAMESPACES[1])
         wait_for(lambda: "8 of 16 held" in refusal(api, scene.container(gpus=9)), 20, "the gate to have counted them")

@@ -12,7 +12,7 @@ from controlplane.fixture_types import InstallFleet
 from controlplane.gate import Gate
 from e2e import scene
 
-pytestmark = pytest.mark.controlplane
+pytestmark = [pytest.mark.controlplane, pytest.mark.cluster]
 NAMESPACE = "e2e-workloads"
 DEVICE = "nvidia.com/gpu"
 

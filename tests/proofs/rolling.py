@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +118,14 @@ class Stage:
             self.api.delete("resourceclaimtemplates", template["metadata"]["name"], NAMESPACE, missing_ok=True)
 
 
-def chapters(stage: Stage) -> dict[str, Callable[[], None]]:
-    return {
-        "nothing changes": stage.nothing,
-        "rolling restart of the replicas": stage.restart,
-        "serving certificate changes": stage.leaf,
-        "CA changes": stage.authority,
-        "publish, activate, rollback": stage.publish,
-        "controller failover": stage.failover,
-    }
+chapters: dict[str, Callable[[Stage], None]] = {
+    "nothing changes": Stage.nothing,
+    "rolling restart of the replicas": Stage.restart,
+    "serving certificate changes": Stage.leaf,
+    "CA changes": Stage.authority,
+    "publish, activate, rollback": Stage.publish,
+    "controller failover": Stage.failover,
+}
 
 
 def play(stage: Stage, change: Callable[[], None], rate: float, seconds: float) -> tuple[Outcome, int]:
@@ -184,8 +184,8 @@ def main() -> int:
     arguments = parser.parse_args()
     rows: list[tuple[str, Outcome, int]] = []
     with on_stage() as stage:
-        for title, change in chapters(stage).items():
-            rows.append((title, *play(stage, change, arguments.rate, arguments.seconds)))
+        for title, change in chapters.items():
+            rows.append((title, *play(stage, partial(change, stage), arguments.rate, arguments.seconds)))
             _say(rows[-1])
     with on_stage(late=True) as stage:
         rows.append(
