@@ -102,8 +102,12 @@ def apply_gate(api: Api, active: str, accepted: list[dict[str, Any]] | None = No
 
 
 def metrics(running: Gate, replica: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{running.status_url(replica)}/metrics", timeout=5) as answer:
-        lines = answer.read().decode().splitlines()
+    """What a replica counts; nothing while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"{running.status_url(replica)}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return {}
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
@@ -335,7 +339,7 @@ def test_a_bad_set_is_refused_by_every_replica_and_the_last_good_one_stays(at_on
     # A replica that starts now agrees with the others.
     at_one.stop_replica("gate-1", kill=True)
     at_one.start_replica("gate-1")
-    assert states(metrics(at_one, "gate-1")) == {digest(1): "active"}
+    wait_for(lambda: states(metrics(at_one, "gate-1")) == {digest(1): "active"}, 15, "the new replica to agree")
     # Mended, it is taken without anybody touching the Gate again.
     api.delete("configmaps", name_of(digest(2)), "dra-gate")
     api.create(config_map(2))
