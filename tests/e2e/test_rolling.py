@@ -1,4 +1,4 @@
-"""The short form of `make prove-rolling`: creates go on while replicas, certificates, policies and controllers change."""
+"""The short form of `make prove-rolling`: creates go on while replicas, certificates, policies, controllers change."""
 
 from __future__ import annotations
 
