@@ -1,30 +1,41 @@
 """Fixtures of the control-plane kit. Tests that use them carry the mark `controlplane`; none of them is ever skipped:
-the programs are built when they are missing (`controlplane.build`)."""
+the programs are built when they are missing (`controlplane.build`).
+
+With DRA_GATE_TEST_KUBECONFIG set only the tests marked `cluster` run, on the cluster that it names."""
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping
 
 import pytest
 
+from controlplane import cluster
 from controlplane.api import Api, wait_for
 from controlplane.control_plane import ControlPlane
 from controlplane.fixture_types import InstallFleet, MakeNamespace
 from controlplane.fleet import Fleet
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On somebody's cluster only the tests that are made for it."""
+    if os.environ.get(cluster.VARIABLE):
+        others = [item for item in items if item.get_closest_marker("cluster") is None]
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=others)
+
+
 @pytest.fixture(scope="session")
-def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane | cluster.Cluster]:
     """One control plane for the whole run, without nodes. Its logs are kept when a test failed."""
-    plane = ControlPlane()
-    plane.start_all()
+    plane = cluster.start()
     try:
         plane.wait_for_default_roles()
         yield plane
     finally:
         failed = request.session.testsfailed > 0
-        if failed:
+        if failed and isinstance(plane, ControlPlane):
             print(f"\ncontrolplane: logs are kept in {plane.run_dir}")
         plane.close(keep=failed)
 

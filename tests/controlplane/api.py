@@ -6,10 +6,12 @@ read from the server's own discovery, the core group first, then the order the s
 
 from __future__ import annotations
 
+import base64
 import builtins
 import copy
 import json
 import ssl
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -86,10 +88,33 @@ class Api:
     """
 
     def __init__(self, url: str, ca_file: Path, token: str) -> None:
+        self._connect(url, ssl.create_default_context(cafile=str(ca_file)))
+        self._headers = {**self._headers, "Authorization": f"Bearer {token}"}
+
+    @classmethod
+    def from_kubeconfig(cls, path: Path) -> Api:
+        """A client by the current context of a kubeconfig that holds a token or a client certificate inline."""
+        config = yaml.safe_load(path.read_text())
+        named = {kind: {one["name"]: one for one in config[kind]} for kind in ("contexts", "clusters", "users")}
+        context = named["contexts"][config["current-context"]]["context"]
+        cluster = named["clusters"][context["cluster"]]["cluster"]
+        user = named["users"][context["user"]]["user"]
+        tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        api = cls.__new__(cls)
+        if "client-key-data" in user:
+            with tempfile.NamedTemporaryFile() as pair:  # the only way that the ssl module takes one; mode 0600
+                pair.write(b"".join(base64.b64decode(user[f"client-{half}-data"]) for half in ("certificate", "key")))
+                pair.flush()
+                tls.load_cert_chain(pair.name)
+        api._connect(cluster["server"], tls)
+        if "token" in user:
+            api._headers = {**api._headers, "Authorization": f"Bearer {user['token']}"}
+        return api
+
+    def _connect(self, url: str, context: ssl.SSLContext) -> None:
         self.url = url
-        context = ssl.create_default_context(cafile=str(ca_file))
         self._http = urllib3.PoolManager(maxsize=2 * _WORKERS, ssl_context=context, retries=False, timeout=60.0)
-        self._headers: Mapping[str, str] = {"Authorization": f"Bearer {token}", "User-Agent": "control-plane-kit"}
+        self._headers: Mapping[str, str] = {"User-Agent": "control-plane-kit"}
         self._resources: _Resources = []
 
     def acting_as(self, user: str, groups: Iterable[str] = ()) -> Api:

@@ -146,11 +146,16 @@ def without_objects(api: Api, objects: list[Object]) -> None:
             api.delete(plural, obj["metadata"]["name"], obj["metadata"].get("namespace"), missing_ok=True)
 
 
+def stamp(pod: Object) -> dict[str, str]:
+    """Our annotations, but for the Gate's generation: offline there is no Gate."""
+    annotations = pod["metadata"].get("annotations") or {}
+    generation = "dra-gate.io/gate-generation"
+    return {k: v for k, v in annotations.items() if k.startswith("dra-gate.io/") and k != generation}
+
+
 def same_result(stored: Object, offline: Object) -> None:
     """What the API server stored is what offline review promised, the server's own defaults aside."""
-    ours = {k: v for k, v in stored["metadata"].get("annotations", {}).items() if k.startswith("dra-gate.io/")}
-    promised = offline["metadata"].get("annotations") or {}
-    assert ours == {k: v for k, v in promised.items() if k.startswith("dra-gate.io/")}
+    assert stamp(stored) == stamp(offline)
     assert stored["spec"].get("resourceClaims", []) == offline["spec"].get("resourceClaims", [])
     assert preferred(stored["spec"]) == preferred(offline["spec"])
     for kind in ("initContainers", "containers"):
