@@ -43,6 +43,18 @@ class Request:
         return self.params.get("watch") == "true"
 
 
+def _merged(old: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    new = dict(old) if isinstance(old, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            new.pop(key, None)
+        else:
+            new[key] = _merged(new.get(key), value)
+    return new
+
+
 class FakeApi:
     """`fault`, when set, sees each request first: it may return an answer, raise ConnectionAbortedError, or block."""
 
@@ -155,6 +167,8 @@ class FakeApi:
                 if key in self.objects:
                     return 409, status(409, "AlreadyExists"), {}
                 return 201, self.put(path, body), {}
+            if request.method == "PATCH" and path.removesuffix("/status") in self.objects:
+                return self._patch(path.removesuffix("/status"), body)
             if path not in self.objects:
                 return 404, status(404, "NotFound", f"{path} not found"), {}
             collection = path.rsplit("/", 1)[0]
@@ -169,6 +183,16 @@ class FakeApi:
                     return 409, status(409, "Conflict", "Precondition failed"), {}
                 return 200, self.remove(path), {}
             return 405, status(405, "MethodNotAllowed"), {}
+
+    def _patch(self, path: str, patch: dict[str, Any]) -> Answer:
+        """JSON merge patch (RFC 7386), with the version as precondition where it is given."""
+        old = self.objects[path]
+        if patch.get("metadata", {}).get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+            return 409, status(409, "Conflict"), {}
+        new = _merged(old, patch)
+        if new.get("spec") != old.get("spec"):
+            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        return 200, self.put(path.rsplit("/", 1)[0], new), {}
 
     def _list(self, request: Request) -> Answer:
         items = [
