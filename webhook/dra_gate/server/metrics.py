@@ -70,7 +70,7 @@ class Metrics:
         self._certificate = certificate
         self._dropped = dropped
         self._connections = connections
-        disable_created_metrics()  # a second series for each first one, which nobody asks for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each first one, which nobody asks for
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "dra_gate_admission_requests",

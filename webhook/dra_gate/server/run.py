@@ -73,6 +73,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
             "workers": 1,
             "worker_class": Worker,
             "asgi_loop": "asyncio",  # `auto` would take a uvloop that happens to be installed: run what is tested
+            "http_parser": "python",  # likewise
             "asgi_lifespan": "on",
             "keepalive": int(KEEP_ALIVE),
             "timeout": WORKER_TIMEOUT,

@@ -17,8 +17,9 @@ from gunicorn.workers import gasgi
 
 KEEP_ALIVE = 120.0  # seconds; kube-apiserver ends idle connections after 90 (net/http DefaultTransport)
 HEAD_SECONDS = 10.0  # from the first byte of a request to the end of its headers
+FAREWELL_SECONDS = 5  # for the client to confirm the end of a connection
 HANDSHAKE_SECONDS = 10  # kube-apiserver gives a handshake as long (net/http DefaultTransport)
-CONNECTIONS = 1000  # open at once; each costs some 60 KiB
+CONNECTIONS = 500  # open at once; each costs some 90 KiB, and an API server calls with at most a few dozen
 TLS_BUFFER = 32 * 1024  # bytes a connection; a TLS record has at most 16 KiB, a usual review 10
 BODY_BUFFER = 64 * 1024  # bytes of a body that wait for the application before reading pauses
 _FILES = 65_536
@@ -38,9 +39,21 @@ def milliseconds_in_kernel(transport: asyncio.BaseTransport) -> int:
 class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
     """One client. Puts `arrived` into the state of each request: when it reached this machine, in loop time."""
 
+    # gunicorn's own, of which some are let go at the end
+    transport: Any
+    writer: Any
+    _task: Any
+    _callback_parser: Any
+    _body_receiver: Any
+    _current_request: Any
+    _flow_control: Any
+
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
         self._patience: asyncio.TimerHandle | None = None
+        self._serving: Any = None
+        self._answered: object = None
+        self._closes = False
         self._in_head = False
         self._arrived = 0.0
         self._max_buffer_size = BODY_BUFFER
@@ -53,18 +66,24 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
             worker = self.worker
             next(iter(worker.unasked or worker.asked), self).turn_away()
         self.worker.unasked[self] = None
+        self._serving = self._task
+        self._serving.add_done_callback(self._let_go)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Gone, by whomever."""
         self._calm()
         self._forget()
+        if self._awaiting_request:
+            self._task = None  # gunicorn would cancel it in 3 seconds, and keep everything until then
+            self._request_ready.set()
         super().connection_lost(error)
+        self._let_go()
 
     def turn_away(self) -> None:
-        """Close it now."""
+        """End it now: who says nothing would not take part in an orderly end either."""
         self._forget()
         self.worker.turned_away += 1
-        self._keepalive_timeout()
+        self.transport.abort()
 
     def _feed_callback_parser(self, data: bytes) -> bool:
         going: bool = super()._feed_callback_parser(data)
@@ -89,8 +108,21 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
         return scope
 
     def _will_close(self, request: object, required: bool) -> bool:
-        closes: bool = self.worker.draining or super()._will_close(request, required)
-        return closes
+        # Asked when the answer begins and again when it has ended: what was announced holds.
+        if request is not self._answered:
+            self._answered = request
+            # What came behind the request before it was answered: kube-apiserver never does that, and gunicorn would
+            # copy all of it once for each request in it.
+            pipelined = self._callback_parser.remaining()
+            self._closes = bool(self.worker.draining or pipelined or super()._will_close(request, required))
+        return self._closes
+
+    def _let_go(self, _: object = None) -> None:
+        """Break the circles of a connection that is over: until the garbage collector came, 60 KiB each would stay."""
+        if self._conn_lost_handled and self._serving.done():
+            self._callback_parser = self._body_receiver = self._flow_control = None
+            self._current_request = self._answered = None
+            self.transport = self.writer = self._task = None
 
     def _forget(self) -> None:
         self.worker.unasked.pop(self, None)
@@ -111,7 +143,9 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
         self._patience = None
         if self._in_head:
             self._send_error_response(408, "the headers did not arrive")
-        self.turn_away()
+            self._keepalive_timeout()
+        else:
+            self.turn_away()
 
 
 class Worker(gasgi.ASGIWorker):  # type: ignore[misc]  # gunicorn is untyped
@@ -137,6 +171,7 @@ class Worker(gasgi.ASGIWorker):  # type: ignore[misc]  # gunicorn is untyped
         # 25 connections, every probe makes one, and gunicorn leaves closed ones to the garbage collector.
         sslproto.SSLProtocol.max_size = TLS_BUFFER
         constants.SSL_HANDSHAKE_TIMEOUT = HANDSHAKE_SECONDS
+        constants.SSL_SHUTDOWN_TIMEOUT = FAREWELL_SECONDS
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
         if soft != resource.RLIM_INFINITY and soft < wanted:
