@@ -48,6 +48,12 @@ demo-cluster: control-plane ## The story on a real control plane: first choice, 
 bench: $(READY) ## Latency and throughput of the server beside two baselines
 	@$(BIN)/python -m bench
 
+bench-api: control-plane ## Cost of a Pod through the API server beside no webhook and admission policies; writes docs/proofs/bench-api.md
+	@$(BIN)/python -m bench.apiserver --write
+
+bench-memory: control-plane ## Memory and start of a replica in an empty and a large cluster; writes docs/proofs/memory.md
+	@$(BIN)/python -m bench.memory --write
+
 prove-rolling: control-plane ## Creates at a steady rate while everything about the gate changes (35 minutes); writes docs/proofs/rolling.md
 	@$(BIN)/python -m proofs.rolling
 
@@ -63,4 +69,4 @@ lock: $(READY) ## Write the locked requirements anew
 	@echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 - -o requirements/build.txt
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
-.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench prove-order prove-rolling kind lock
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-api bench-memory prove-order prove-rolling kind lock

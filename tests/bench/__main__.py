@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime as dt
+import io
 import json
 import os
 import platform
+import shlex
 import signal
 import socket
 import ssl
@@ -27,6 +30,7 @@ import jsonpatch
 
 from bench import workload
 from bench.load import Result, closed_loop, open_loop, prepare
+from bench.machine import QUIET, Patience, commit, cpu, described, machine_cpu
 from bench.workload import Question
 from dra_gate.admission.request import parse
 from dra_gate.admission.review import answer
@@ -36,9 +40,8 @@ from dra_gate.policy.load import load
 HOST = "127.0.0.1"
 CLOSED = (1, 8, 32)
 OPEN_RATE = 200.0
+PROOF = Path(__file__).parents[2] / "docs" / "proofs" / "bench.md"
 _PROGRAM = [sys.executable, "-c", "from dra_gate.cli.main import main; main()"]
-_QUIET = 0.15  # of a CPU: what neighbours may take of a measurement that counts as undisturbed
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -59,8 +62,7 @@ class Server:
 
     def cpu(self) -> float:
         """Seconds of CPU, user and system, that the worker has used."""
-        fields = Path(f"/proc/{self.worker()}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICK
+        return cpu([self.worker()])
 
     def memory(self) -> float:
         """Resident megabytes of the worker."""
@@ -132,7 +134,27 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=["gate", "floor", "plain"], action="append", help="leave the others out")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--write", action="store_true", help=f"write what is printed to docs/proofs/{PROOF.name} too")
     options = parser.parse_args()
+    if not options.write:
+        return _run(options)
+    said = io.StringIO()
+    printed = sys.stdout.write
+
+    class Both(io.TextIOBase):
+        def write(self, text: str) -> int:
+            said.write(text)
+            return printed(text)
+
+    with contextlib.redirect_stdout(Both()):
+        status = _run(options)
+    words = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--write")])
+    made = f"Made by `{words}` on {dt.datetime.now(dt.UTC).date()} at commit {commit()}.\n{described()}."
+    PROOF.write_text(f"# The server beside two baselines\n\n{made}\n\n```\n{said.getvalue().strip()}\n```\n")
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
     names = options.only or ["floor", "gate", "plain"]
     server_cpu, own_cpu = _cpus()
     with tempfile.TemporaryDirectory(prefix="dra-gate-bench-") as name:
@@ -161,7 +183,7 @@ def main() -> int:
             if own_cpu is not None:
                 os.sched_setaffinity(0, {own_cpu})
             wrong = _check(servers, context, questions)
-            rows = _measure(servers, context, requests, options.seconds, options.rounds, _Patience(options.patience))
+            rows = _measure(servers, context, requests, options.seconds, options.rounds, Patience(options.patience))
             for server in servers:
                 print(f"{server.name}: {server.memory():.0f} MB resident in the worker at the end")
         _compare(rows)
@@ -172,39 +194,20 @@ def main() -> int:
         return 1 if wrong or lost else 0
 
 
-class _Patience:
-    """Measures when the neighbours are quiet, as long as `minutes` in all allow; after that whenever it is asked to."""
-
-    def __init__(self, minutes: float) -> None:
-        self._end = time.monotonic() + 60 * minutes
-
-    def measure(self, server: Server, name: str, load_it: Callable[[Server], Result]) -> Row:
-        """One measurement; the last try counts however disturbed it was."""
-        while True:
-            self._wait()
-            before, machine = server.cpu(), _machine_cpu()
-            result = load_it(server)
-            row = Row(server.name, name, result, server.cpu() - before, _machine_cpu() - machine)
-            if row.others <= _QUIET or time.monotonic() > self._end:
-                return row
-
-    def _wait(self) -> None:
-        while time.monotonic() < self._end:
-            before = _machine_cpu()
-            time.sleep(0.5)
-            if _machine_cpu() - before < 0.5 * _QUIET:
-                return
+def _undisturbed(patience: Patience, server: Server, name: str, load_it: Callable[[Server], Result]) -> Row:
+    """One measurement, made again while neighbours disturb it and there is patience; then it counts as it is."""
+    while True:
+        patience.wait()
+        before, machine = server.cpu(), machine_cpu()
+        result = load_it(server)
+        row = Row(server.name, name, result, server.cpu() - before, machine_cpu() - machine)
+        if row.others <= QUIET or patience.over:
+            return row
 
 
 def _cpus() -> tuple[int | None, int | None]:
     allowed = sorted(os.sched_getaffinity(0))
     return (allowed[0], allowed[1]) if len(allowed) >= 2 else (None, None)
-
-
-def _machine_cpu() -> float:
-    """Seconds of CPU that all processes of the machine have used: proc(5), first line of /proc/stat."""
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / _TICK
 
 
 def _prepare(folder: Path) -> tuple[World, list[Question]]:
@@ -341,7 +344,7 @@ def _measure(
     requests: list[bytes],
     seconds: float,
     rounds: int,
-    patience: _Patience,
+    patience: Patience,
 ) -> list[Row]:
     def closed(count: int) -> Callable[[Server], Result]:
         return lambda server: closed_loop((HOST, server.port), context, requests, count, seconds)
@@ -359,7 +362,7 @@ def _measure(
         made: dict[str, list[Row]] = {server.name: [] for server in servers}
         for _ in range(rounds):  # in turn, so that a neighbour's burst does not fall on one server alone
             for server in servers:
-                made[server.name].append(patience.measure(server, name, load_it))
+                made[server.name].append(_undisturbed(patience, server, name, load_it))
         for several in made.values():
             middle = statistics.median_low(row.result.rate for row in several)
             rows.append(next(row for row in several if row.result.rate == middle))
