@@ -358,6 +358,7 @@ def test_a_bad_set_is_refused_by_every_replica_and_the_last_good_one_stays(at_on
     api.delete("configmaps", name_of(digest(2)), "dra-gate")
     api.create(config_map(2))
     everywhere(at_one, lambda seen: states(seen).get(digest(2)) == "active")
+    noted(api, digest(2))
 
 
 def test_edited_in_place(at_one: Gate, api: Api) -> None:
