@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from controlplane.api import Api, ApiError, wait_for
-from controlplane.control_plane import GATE_CONTROLLER, ControlPlane
+from controlplane.control_plane import GATE_CONTROLLER, TENANT, ControlPlane
 from controlplane.fixture_types import InstallFleet
 from controlplane.gate import Gate, GateError
 from dra_gate.cli.policy import command
@@ -453,3 +453,42 @@ def test_a_replica_answers_nothing_before_its_policies_are_in(at_one: Gate, api:
     api.create(gate(digest(1)))
     everywhere(at_one, lambda seen: states(seen) == {digest(1): "active"})
     wait_for(lambda: Replica(at_one, "gate-1").mutated(), 5, "it to answer")
+
+
+# -- rights -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_rights_in_the_manual_are_enough(
+    at_one: Gate, api: Api, control_plane: ControlPlane, install_fleet: InstallFleet, tmp_path: Path
+) -> None:
+    install_fleet("four-and-four")
+    manual = (Path(__file__).parents[2] / "docs" / "operations" / "policy.md").read_text()
+    kubeconfig = control_plane.kubeconfig_for(TENANT)  # somebody without any other right
+
+    def tried(*words: str | Path) -> str:
+        return run(*words, "--kubeconfig", kubeconfig)
+
+    second = folder(tmp_path / "policies", 2)
+    with pytest.raises(GateError, match="403"):
+        tried("publish", second, "--no-lint")
+    roles = api.apply_yaml(manual.split("```yaml")[1].split("```")[0])
+    subjects = [{"kind": "User", "name": TENANT.name, "apiGroup": "rbac.authorization.k8s.io"}]
+    for role in roles:
+        name, group = role["metadata"]["name"], "rbac.authorization.k8s.io"
+        api.apply({
+            "apiVersion": role["apiVersion"], "kind": f"{role['kind']}Binding",
+            "metadata": {key: role["metadata"][key] for key in ("name", "namespace") if key in role["metadata"]},
+            "roleRef": {"apiGroup": group, "kind": role["kind"], "name": name}, "subjects": subjects,
+        })  # fmt: skip
+    try:
+        wait_for(lambda: "active" in tried("list"), 5, "the rights to be in force")
+        tried("publish", second, "--activate", "--wait", "--note", "by the book")
+        noted(api, digest(2))
+        tried("rollback")
+        noted(api, digest(1))
+        assert [e["by"] for e in json.loads(tried("history", "-o", "json"))][:2] == [TENANT.name] * 2
+        with pytest.raises(ApiError, match="forbidden"):
+            control_plane.api(TENANT).delete("configmaps", name_of(digest(2)), "dra-gate")
+    finally:
+        for resource, namespace in (("clusterrolebindings", None), ("rolebindings", "dra-gate")):
+            api.delete(resource, "dra-gate-policy-publisher", namespace, missing_ok=True)

@@ -15,10 +15,10 @@ from dra_gate import __version__
 
 _VERBS = {
     "serve": "Serve the two admission routes over TLS.",
-    "controller": "Keep the tenants' claim templates in place.",
+    "controller": "Keep the tenants' claim templates in place, and the Gate's status true.",
     "webhooks": "Print both webhook configurations.",
     "certs": "Issue an own CA and a serving certificate.",
-    "policy": "Lint, render and release policy files.",
+    "policy": "Check policy files; publish policy sets, activate them, go back.",
     "review": "Judge Pods, workloads and recorded AdmissionReviews offline.",
     "demo": "Show the gate at work on example Pods, without a cluster.",
 }
