@@ -84,6 +84,20 @@ def test_rules_name_three_resources_and_nothing_by_pattern() -> None:
         assert 1 <= len(hook["matchConditions"]) <= 64, "the API takes no more"
 
 
+@pytest.mark.parametrize("namespace", ["dra-gate", "kube-node-lease", "kube-public", "kube-system"])
+def test_what_the_cluster_stands_on_is_never_gated(namespace: str) -> None:
+    for configuration in configurations(url="https://gate.example", ca_bundle=b"pem", writers=GATE_WRITERS):
+        for hook in configuration["webhooks"]:
+            terms = {term["key"]: term for term in hook["namespaceSelector"]["matchExpressions"]}
+            assert terms["kubernetes.io/metadata.name"]["operator"] == "NotIn"
+            assert namespace in terms["kubernetes.io/metadata.name"]["values"]
+    # Should the API server ask all the same:
+    facts = setting.world(labelled(namespace, lane="dra")).facts()
+    asked = request(pod(containers=[asking(1)]), namespace=namespace)
+    assert mutate(asked, facts).ignored
+    assert validate(asked, facts).ignored
+
+
 def test_a_new_version_reaches_the_canary_namespaces_and_no_others() -> None:
     for namespace, version in (("fern-canary", "3"), ("fern-dev", "2")):
         obj = pod(containers=[asking(1)])

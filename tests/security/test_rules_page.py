@@ -1,0 +1,49 @@
+"""docs/security/admission-rules.md names only tests that exist, and names one for at least 45 of its 49 rules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security" / "admission-rules.md").read_text()
+TEST = re.compile(r"`(tests/\S+\.py)::(\w+)`")
+_ROW = re.compile(r"^\*\*(\d+)\. (.*?)(?=^\*\*\d+\. |^## |\Z)", re.MULTILINE | re.DOTALL)
+ROWS = {int(number): text for number, text in _ROW.findall(PAGE)}
+
+
+@cache
+def found_in(file: str) -> frozenset[str]:
+    """The test functions at the top of a file, as pytest would find them; empty if there is no such file."""
+    path = ROOT / file
+    if not path.is_file():
+        return frozenset()
+    body = ast.parse(path.read_text()).body
+    functions = (node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(name for name in functions if name.startswith("test_"))
+
+
+def listed(word: str) -> list[int]:
+    found = re.search(rf"{word}: ([\d, ]+)\.", PAGE)
+    assert found is not None
+    return [int(number) for number in found[1].split(",")]
+
+
+def test_there_are_49_rows_and_the_summary_is_of_them() -> None:
+    assert [int(number) for number, _ in _ROW.findall(PAGE)] == list(range(1, 50))
+    assert listed("Not yet") == [number for number, text in ROWS.items() if "**Not yet.**" in text]
+    assert listed("Partly") == [number for number, text in ROWS.items() if "**Partly.**" in text]
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = TEST.findall(PAGE)
+    assert len(named) == PAGE.count("::"), "a name that is written in another way is not checked"
+    assert [f"{file}::{name}" for file, name in named if name not in found_in(file)] == []
+
+
+def test_at_least_45_rows_name_a_test_and_the_others_say_why_not() -> None:
+    without = [number for number, text in ROWS.items() if not TEST.search(text)]
+    assert len(ROWS) - len(without) >= 45
+    assert without == listed("Not yet")
