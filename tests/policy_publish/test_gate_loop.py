@@ -172,9 +172,10 @@ def test_api_server_ill(fake: FakeApi, tmp_path: Path) -> None:
 
 
 def test_unusable_then_mended(fake: FakeApi, tmp_path: Path) -> None:
-    with controlling(fake, tmp_path):
-        eventually(lambda: history(fake) == [A.digest], 5)
+    with controlling(fake, tmp_path) as controller:
+        eventually(lambda: history(fake) == [A.digest] and B in controller.source.prepared, 5)
         fake.remove(f"{MAPS_PATH}/{name_of(B.digest)}")
+        eventually(lambda: B not in controller.source.prepared)  # else it would be active for a moment
         activate(fake, B.digest)
         eventually(lambda: ready(fake) == "SetUnusable", 5)
         assert history(fake) == [A.digest]
