@@ -142,9 +142,11 @@ class World:
         with self._lock:
             before = self._sets
             self._indexes, self._sets = indexes, sets
-            self._charges = {}
             if before is not None and before.lane_override != sets.lane_override:
                 self._changed.append((self._clock(), _SWITCH))
+            if before is not None and before.all == sets.all:
+                self._assemble()  # only the generation or the switch moved
+                return
             models = [model for policy_set in sets.all for model in policy_set.models.values()]
             if not self._reach.same_as(models):
                 self._reach = Reach(models)
@@ -152,6 +154,7 @@ class World:
                     self._reach.set_class(name, spec)
                 for packed in self._slices.values():
                     self._reach.judge_slice(_unpacked(packed))
+            self._charges = {}
             self._judge_again()
 
     def facts(self) -> Facts:
