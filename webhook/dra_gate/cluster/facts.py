@@ -144,7 +144,7 @@ class World:
             self._indexes, self._sets = indexes, sets
             if before is not None and before.lane_override != sets.lane_override:
                 self._changed.append((self._clock(), _SWITCH))
-            if before is not None and before.all == sets.all:
+            if before is not None and [s.digest for s in before.all] == [s.digest for s in sets.all]:
                 self._assemble()  # only the generation or the switch moved
                 return
             models = [model for policy_set in sets.all for model in policy_set.models.values()]
