@@ -63,10 +63,13 @@ prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes
 kind: $(READY) ## The gate and the cluster tests on a kind cluster; needs Docker or Podman, kind and kubectl
 	@$(BIN)/python -m kind_cluster
 
+prove-hostile: $(READY) ## Bad clients beside honest ones (about 15 minutes); writes docs/proofs/hostile.md
+	@$(BIN)/python -m hostile
+
 lock: $(READY) ## Write the locked requirements anew
 	@$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 pyproject.toml -o requirements/runtime.txt
 	@echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 - -o requirements/build.txt
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
-.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-api bench-memory prove-order prove-rolling kind lock
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-api bench-memory prove-order prove-rolling prove-hostile kind lock

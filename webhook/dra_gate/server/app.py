@@ -39,7 +39,7 @@ Send = Callable[[Message], Awaitable[None]]
 BODY_LIMIT = 7 * 1024 * 1024  # an object has up to 3 MiB, a review holds two (controller-runtime takes as much)
 BODY_SECONDS = 10.0  # from the headers to the end of the body
 ANSWER_SECONDS = 10.0  # for the client to take an answer that the socket does not, or to send what we won't read
-BODIES_LIMIT = 64 * 1024 * 1024  # of all bodies that are still arriving: connections must not add up to our memory
+BODIES_LIMIT = 32 * 1024 * 1024  # of all bodies that are still arriving: connections must not add up to our memory
 # In one body: 7 MiB of `{},{},…` would become 170 MB and hold everybody up for a second. A Pod of 3 MiB, the largest
 # that the API server takes, has a tenth of this.
 COLLECTIONS_LIMIT = 300_000

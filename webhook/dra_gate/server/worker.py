@@ -7,10 +7,11 @@ many and keeps it unused (net/http Transport), and a request must never meet a c
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import socket
-from asyncio import constants, sslproto
-from typing import Any
+from asyncio import sslproto
+from typing import Any, ClassVar
 
 from gunicorn.asgi.protocol import ASGIProtocol
 from gunicorn.workers import gasgi
@@ -18,7 +19,10 @@ from gunicorn.workers import gasgi
 KEEP_ALIVE = 120.0  # seconds; kube-apiserver ends idle connections after 90 (net/http DefaultTransport)
 HEAD_SECONDS = 10.0  # from the first byte of a request to the end of its headers
 FAREWELL_SECONDS = 5  # for the client to confirm the end of a connection
+HANDSHAKES = 200  # under way at once
 HANDSHAKE_SECONDS = 10  # kube-apiserver gives a handshake as long (net/http DefaultTransport)
+ACCEPTS = 8  # new connections in one turn of the loop: their handshakes take a millisecond each from all others
+QUEUE = 1024  # connections that wait in the kernel meanwhile
 CONNECTIONS = 500  # open at once; each costs some 90 KiB, and an API server calls with at most a few dozen
 TLS_BUFFER = 32 * 1024  # bytes a connection; a TLS record has at most 16 KiB, a usual review 10
 BODY_BUFFER = 64 * 1024  # bytes of a body that wait for the application before reading pauses
@@ -34,6 +38,39 @@ def milliseconds_in_kernel(transport: asyncio.BaseTransport) -> int:
     except (OSError, AttributeError):  # another kernel, or a connection that is gone
         return 0
     return int.from_bytes(info[_LAST_DATA_RECEIVED], "little") if len(info) == _LAST_DATA_RECEIVED.stop else 0
+
+
+class Handshake(sslproto.SSLProtocol):
+    """asyncio's TLS, with a limit on handshakes under way and small buffers."""
+
+    # asyncio gives each connection 256 KiB: kube-apiserver keeps 25 connections, every probe makes one.
+    max_size = TLS_BUFFER
+    under_way: ClassVar[dict[Handshake, asyncio.Transport]] = {}  # oldest first
+    failed = 0
+    succeeded = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """TCP is there. Over the limit the oldest handshake goes: an honest one takes milliseconds."""
+        super().connection_made(transport)
+        self.under_way[self] = transport
+        if len(self.under_way) > HANDSHAKES:
+            self.under_way.pop(next(iter(self.under_way))).abort()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        """TCP is gone."""
+        self.under_way.pop(self, None)
+        if not self.succeeded:
+            Handshake.failed += 1
+            if Handshake.failed % HANDSHAKES == 0:
+                # Before Python 3.12.8 each failed handshake leaves 40 KiB in a circle (gh-109534).
+                self._loop.call_soon(gc.collect)
+        super().connection_lost(error)
+
+    def _on_handshake_complete(self, error: BaseException | None) -> None:
+        if error is None:
+            self.under_way.pop(self, None)
+            self.succeeded = True
+        super()._on_handshake_complete(error)
 
 
 class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
@@ -62,10 +99,10 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
         """The handshake is done. Over the limit one goes: who never asked anything, else who asked longest ago."""
         super().connection_made(transport)
         self._wait(KEEP_ALIVE)
-        if self.worker.nr_conns > CONNECTIONS:
-            worker = self.worker
-            next(iter(worker.unasked or worker.asked), self).turn_away()
-        self.worker.unasked[self] = None
+        worker = self.worker
+        if len(worker.unasked) + len(worker.asked) >= CONNECTIONS:
+            next(iter(worker.unasked or worker.asked)).turn_away()
+        worker.unasked[self] = None
         self._serving = self._task
         self._serving.add_done_callback(self._let_go)
 
@@ -167,16 +204,31 @@ class Worker(gasgi.ASGIWorker):  # type: ignore[misc]  # gunicorn is untyped
     def init_process(self) -> None:
         """Runs after the fork; returns when the worker ends."""
         gasgi.ASGIProtocol = Connection  # the worker names its protocol nowhere else
-        # asyncio gives each TLS connection a read buffer of 256 KiB and each handshake a minute. kube-apiserver keeps
-        # 25 connections, every probe makes one, and gunicorn leaves closed ones to the garbage collector.
-        sslproto.SSLProtocol.max_size = TLS_BUFFER
-        constants.SSL_HANDSHAKE_TIMEOUT = HANDSHAKE_SECONDS
-        constants.SSL_SHUTDOWN_TIMEOUT = FAREWELL_SECONDS
+        sslproto.SSLProtocol = Handshake  # type: ignore[misc]  # nor does asyncio anywhere else
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         super().init_process()
+
+    def _setup_event_loop(self) -> None:
+        super()._setup_event_loop()
+        create_server = self.loop.create_server
+
+        async def patient(*arguments: Any, sock: socket.socket, **settings: Any) -> asyncio.Server:
+            """asyncio takes as many connections at once as may wait in the kernel; let many wait and take a few."""
+            server: asyncio.Server = await create_server(
+                *arguments,
+                sock=sock,
+                backlog=ACCEPTS,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=FAREWELL_SECONDS,
+                **settings,
+            )
+            sock.listen(QUEUE)
+            return server
+
+        self.loop.create_server = patient
 
     def handle_exit_signal(self) -> None:
         """SIGTERM."""

@@ -1,0 +1,151 @@
+"""Each attack beside honest calls, then 10,000 reconnects and 100,000 requests. Writes docs/proofs/hostile.md.
+
+The server has one processor to itself, honest caller and attacker share the other, the attacker at lower priority:
+what honest calls lose is then the server's doing and not the generator's. Quiet and attacked phases alternate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime as dt
+import os
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hostile.attacks import ATTACKS, Attack, attacking
+from hostile.honest import Calls, call
+from server.process import Served, ask, review, served
+
+ROOT = Path(__file__).parents[2]
+PROOF = ROOT / "docs" / "proofs" / "hostile.md"
+RECONNECTS, REQUESTS = 10_000, 100_000
+SAMPLES = 10
+
+
+@dataclass
+class Row:
+    """One attack."""
+
+    attack: Attack
+    quiet: Calls
+    attacked: Calls
+    megabytes: float
+    load: float
+    outcome: str
+
+
+def measure(one: Served, attack: Attack, seconds: float) -> Row:
+    """Honest calls before, during and after `attack`; before and after count as quiet."""
+    before = call(one, seconds / 2)
+    with attacking([attack.__name__], one.port) as done:
+        time.sleep(seconds / 4)  # until it is at full strength
+        attacked = call(one, seconds)
+        megabytes = one.memory()
+    time.sleep(1)
+    after = call(one, seconds / 2)
+    quiet = Calls(sorted(before.milliseconds + after.milliseconds), before.wrong + after.wrong)
+    outcome = ", ".join(f"{count} {what}" for what, count in sorted(done.items()) if what != "done")
+    return Row(attack, quiet, attacked, megabytes, os.getloadavg()[0], outcome)
+
+
+def reconnects(one: Served) -> list[float]:
+    """Megabytes after each tenth of the reconnects."""
+    found = []
+    for _ in range(SAMPLES):
+        for _ in range(RECONNECTS // SAMPLES):
+            assert one.call("POST", "/validate?timeout=3s", review())[0] == 200
+        found.append(one.memory())
+    return found
+
+
+def requests(one: Served) -> list[float]:
+    """Megabytes after each tenth of the requests, all on one connection."""
+    found = []
+    with contextlib.closing(one.connection()) as kept:
+        for _ in range(SAMPLES):
+            for number in range(REQUESTS // SAMPLES):
+                route = "/mutate?timeout=2s" if number % 2 else "/validate?timeout=3s"
+                assert ask(kept, "POST", route, review(f"u-{number}"))[0] == 200
+            found.append(one.memory())
+    return found
+
+
+def page(rows: list[Row], reconnected: list[float], requested: list[float], start: float) -> str:
+    """The proof as Markdown."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = [
+        "# Hostile clients",
+        "",
+        f"Made by `make prove-hostile` on {dt.datetime.now(dt.UTC).date()} at commit {commit.stdout.strip()}.",
+        "",
+        "100 honest calls a second on four kept connections, both routes, timed from when each was due. The server has",
+        "one processor, caller and attacker share the other. `ratio` compares medians under attack and without; MB is",
+        "the worker's resident memory during the attack, in one process from the first line to the last. `load` is the",
+        "machine's load average at that moment: what others do on it is in the figures.",
+        "",
+        "| attack | quiet p50 / p99 ms | attacked p50 / p99 ms | ratio | failed calls | MB | load | attackers got |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        quiet, attacked = row.quiet, row.attacked
+        lines.append(
+            f"| {row.attack.__doc__} | {quiet.median:.2f} / {quiet.p99:.1f} "
+            f"| {attacked.median:.2f} / {attacked.p99:.1f} | {attacked.median / quiet.median:.2f} "
+            f"| {len(attacked.wrong) + len(quiet.wrong)} | {row.megabytes:.0f} | {row.load:.1f} "
+            f"| {row.outcome or 'nothing'} |"
+        )
+    shown = [" ".join(f"{value:.1f}" for value in found) for found in (reconnected, requested)]
+    lines += [
+        "",
+        "In a fresh process, resident megabytes after each tenth:",
+        "",
+        f"- {RECONNECTS:,} connections, one call each (from {start:.1f}): {shown[0]}",
+        f"- then {REQUESTS:,} calls on one connection: {shown[1]}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run everything, print as it comes, write the proof."""
+    parser = argparse.ArgumentParser(prog="hostile", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10, help="of honest calls under each attack")
+    parser.add_argument("names", nargs="*", help="attacks to run; nothing is written then")
+    chosen = parser.parse_args()
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cpus[:1])
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as one:
+        os.sched_setaffinity(0, cpus[1:] or cpus)
+        call(one, 2)
+        for attack in ATTACKS:
+            if chosen.names and attack.__name__ not in chosen.names:
+                continue
+            row = measure(one, attack, chosen.seconds)
+            rows.append(row)
+            print(
+                f"{row.attack.__name__:22} {row.quiet.median:7.2f} -> {row.attacked.median:7.2f} ms "
+                f"(x {row.attacked.median / row.quiet.median:.2f}), {len(row.attacked.wrong)} failed, "
+                f"{row.megabytes:.0f} MB, load {row.load:.1f}, {row.outcome}",
+                flush=True,
+            )
+    if chosen.names:
+        return
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as one:
+        start = one.memory()
+        reconnected = reconnects(one)
+        print(f"{RECONNECTS} reconnects: {reconnected[0]:.1f} to {reconnected[-1]:.1f} MB", flush=True)
+        requested = requests(one)
+        print(f"{REQUESTS} requests: {requested[0]:.1f} to {requested[-1]:.1f} MB", flush=True)
+    PROOF.write_text(page(rows, reconnected, requested, start))
+    print(f"written: {PROOF.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
