@@ -216,7 +216,7 @@ class App:
         self._write(
             self._encode({"time": timestamp(now), "level": "info"} | line | {"milliseconds": milliseconds}) + b"\n"
         )
-        if not body_read:
+        if not body_read and status not in (408, 503):  # then the body isn't waited for: the connection ends
             await _discard(receive)
 
     async def _judge(self, route: Route, body: bytes, deadline: float) -> Answer:
