@@ -259,7 +259,7 @@ async def _drip(opening: Awaitable[Streams], slowly: bytes, first: bytes = b"") 
 
 
 def _main(names: list[str], port: int, talk: Connection) -> None:
-    os.nice(10)  # the honest caller goes first
+    os.nice(15)  # the honest caller goes first
 
     async def attack() -> None:
         attacker = Attacker(port)
