@@ -210,7 +210,7 @@ def test_from_nothing_to_a_certificate_that_the_configurations_trust(client: Cli
     after = [api.get(kind, "zz-dra-gate")["metadata"]["resourceVersion"] for kind in KINDS]
     assert before == after, "nothing is written when nothing has to be"
     text = {metric.name: metric.samples for metric in loop.collect()}
-    ends = {s.labels["certificate"]: s.value for s in text["dra_gate_own_certificate_not_after_seconds"]}
+    ends = {s.labels["certificate"]: s.value for s in text["dra_gate_own_certificate_not_after_timestamp_seconds"]}
     assert ends == {
         "authority": authority.not_valid_after_utc.timestamp(),
         "serving": leaf.not_valid_after_utc.timestamp(),

@@ -30,11 +30,12 @@ def sections(document: Path) -> dict[str, list[str]]:
 
 
 def commands(block: str) -> list[str]:
-    """The commands of a block: lines, joined where they go on or where a here-document follows."""
+    """The commands of a block: lines, joined where a quote or a here-document is open or a backslash ends the line."""
     found: list[str] = []
     open_until: str | None = None
     for line in block.splitlines():
-        if open_until is not None or (found and found[-1].endswith("\\")):
+        open_quote = bool(found) and open_until is None and "<<" not in found[-1] and found[-1].count("'") % 2 == 1
+        if open_until is not None or open_quote or (found and found[-1].endswith("\\")):
             found[-1] += f"\n{line}"
             open_until = None if line == open_until else open_until
         elif line.strip() and not line.startswith("#"):

@@ -31,7 +31,7 @@ _CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurat
 
 
 class PlayedPods:
-    """A context manager; leaving it stops the processes. `paused` set: nothing is brought up to date meanwhile."""
+    """A context manager; leaving it stops the processes. While `paused` is set nothing is started."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -40,6 +40,7 @@ class PlayedPods:
         self._volume = plane.run_dir / "played-tls"
         self.forwarder = Forwarder()
         self.paused = threading.Event()
+        self._lock = threading.Lock()  # who starts and ends processes
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="played-pods", daemon=True)
 
@@ -58,6 +59,20 @@ class PlayedPods:
             self._end(name, kill=True)
         self.forwarder.__exit__(None, None, None)
 
+    def kill(self, deployment: str) -> None:
+        """The processes of a Deployment die; while not paused they are started again, as kubelet does."""
+        with self._lock:
+            for name in [name for name in self._ports if name.rpartition("-")[0] == deployment]:
+                self._end(name, kill=True)
+
+    def start_replicas(self) -> None:
+        """Brings the Secret and starts the webhook's processes, also while paused."""
+        with self._lock:
+            self._bring_secret()
+            deployment = self._api.get("deployments", WEBHOOK, NAMESPACE)
+            for number in range(deployment["spec"]["replicas"]):
+                self._begin(f"{WEBHOOK}-{number}", deployment)
+
     def logs(self) -> str:
         """The end of every process's log."""
         texts = {name: self._plane.log(name).read_text(errors="replace") for name in self._ports}
@@ -65,14 +80,17 @@ class PlayedPods:
 
     def _loop(self) -> None:
         while not self._stop.wait(0.3):
-            if self.paused.is_set():
-                continue
             try:
-                self._look()
+                with self._lock:
+                    if not self.paused.is_set():
+                        self._run_deployments()
+                self._route()
+                for pod in self._api.list("pods"):
+                    self._play(pod)
             except ApiError:  # something went in between, or the API server is away: look again
                 continue
 
-    def _look(self) -> None:
+    def _run_deployments(self) -> None:
         deployments = {one["metadata"]["name"]: one for one in self._api.list("deployments", NAMESPACE)}
         self._bring_secret()
         wanted: dict[str, Object] = {}
@@ -80,13 +98,10 @@ class PlayedPods:
             if name in _ACCOUNTS and (name != WEBHOOK or (self._volume / "tls.crt").exists()):
                 wanted |= {f"{name}-{number}": deployment for number in range(deployment["spec"]["replicas"])}
         for process in [name for name in self._ports if name not in wanted]:
-            self._end(process)
+            self._end(process, kill=True)
         for process, deployment in wanted.items():
             if process not in self._ports:
                 self._begin(process, deployment)
-        self._route()
-        for pod in self._api.list("pods"):
-            self._play(pod)
 
     def _begin(self, process: str, deployment: Object) -> None:
         account = process.rpartition("-")[0]

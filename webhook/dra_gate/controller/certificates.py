@@ -103,7 +103,7 @@ class CertificateController(Collector):
     def collect(self) -> Iterable[Metric]:
         """When what was last seen ends; what was issued; rounds that failed."""
         ends = GaugeMetricFamily(
-            "dra_gate_own_certificate_not_after_seconds",
+            "dra_gate_own_certificate_not_after_timestamp_seconds",
             "When the certificate ends, in seconds since the epoch; only the replica that leads says so.",
             labels=["certificate"],
         )

@@ -1,0 +1,56 @@
+"""What the operators' pages point to is there: files, headings, reason codes, metrics, options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dra_gate.admission.rules import ALL
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "certs" / "README.md",
+    ROOT / "docs" / "install.md",
+    ROOT / "docs" / "support.md",
+    *sorted((ROOT / "docs" / "operations").glob("*.md")),
+]
+SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "webhook").rglob("*.py")))
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text()):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (page.parent / file).resolve() if file else page
+        assert found.exists(), target
+        if anchor:
+            assert anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_metrics_and_options_exist(page: Path) -> None:
+    for metric in re.findall(r"`(dra_gate_\w+)", page.read_text()):
+        assert re.sub(r"_total$", "", metric) in SOURCE, metric
+    ours = re.findall(r"`dra-gate [^`]*`|^    dra-gate .*$|^dra-gate .*$", page.read_text(), re.MULTILINE)
+    for option in {option for command in ours for option in re.findall(r" (--[a-z-]+)", command.split("|")[0])} - {
+        "--version"
+    }:
+        assert f'"{option}"' in SOURCE, option
+
+
+def test_every_reason_code_has_a_line_among_the_symptoms() -> None:
+    text = (ROOT / "docs" / "operations" / "troubleshooting.md").read_text()
+    for rule in ALL:
+        assert f"`{rule.code}`" in text, rule.code
