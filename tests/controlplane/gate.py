@@ -62,7 +62,7 @@ class Gate:
         self._published = published
         self._ports = {f"gate-{number}": free_port() for number in range(replicas)}
         self._status_ports = {name: free_port() for name in self._ports}
-        self.folder = plane.run_dir / "gate"
+        self.folder = plane.run_dir / f"gate-{secrets.token_hex(4)}"  # its own CA: another gate's may have been changed
         self.forwarder: Forwarder
 
     def __enter__(self) -> Gate:
