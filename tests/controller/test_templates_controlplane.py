@@ -359,7 +359,7 @@ def test_command_leads_hands_over_and_ends_well(
 
     one = run_controller(folder, kubeconfig, "--identity", "one", "--metrics-listen", f"127.0.0.1:{port}")
     request.addfinalizer(one.kill)
-    print(f"from start to all templates: {seconds(world.complete, 20):.2f} s")
+    print(f"from start to all templates: {seconds(world.complete, 60):.2f} s")
     assert holder() == "one"
     assert page("/healthz") == "ok\n"
     assert "dra_gate_controller_leader 1.0" in page("/metrics")

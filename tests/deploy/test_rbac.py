@@ -177,6 +177,7 @@ class gate_at_work:  # noqa: N801 - reads as a statement
         for name, labels in (("dra-gate", {}), (GATED, {"dra-gate.io/lane": "dra"})):
             api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         api.apply_yaml((DEPLOY / ROLES[1]).read_text())
+        api.delete("leases", "dra-gate-controller", "dra-gate", missing_ok=True)  # so that it has to be made
         taken = self.take_a_name()
         flags = ("--own-certificates", "--url-host", "127.0.0.1", "--certificate-life", "60s")  # looks every 3 s
         with Gate(self.plane, POLICIES, published=True, controllers=0, controller_flags=flags) as gate:

@@ -200,7 +200,7 @@ def test_a_new_replica_agrees_with_the_old_ones_about_the_last_good_set(fake: Fa
     put_gate(fake, B.digest, history=[{"digest": A.digest, "at": "2026-01-01T00:00:00Z"}])
     with following(fake, tmp_path) as (source, seen):
         eventually(lambda: active(source) == A.digest)
-        assert source.waiting() == []
+        eventually(lambda: source.waiting() == [])
         eventually(lambda: seen.codes == ["Invalid"])
 
 
