@@ -34,18 +34,21 @@ def lilac(control_plane: ControlPlane) -> Iterator[Api]:
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
     binding = {"metadata": {"name": "cases"}, "subjects": subjects, "roleRef": role}
     api.apply({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", **binding})
-    with install(control_plane, harness.POLICIES):
-        holder = scene.pod("holder", scene.container(gpus=8))
-        api.create(holder, NAMESPACES[1])
-        wait_for(lambda: "8 of 16 held" in refusal(api, scene.container(gpus=9)), 20, "the gate to have counted them")
-        yield api
-        scene.clear(api, *NAMESPACES)
-    api.delete("clusterrolebindings", "cases")
-    for obj in harness.environment():
-        if obj["kind"] in ("DeviceClass", "ResourceSlice"):
-            api.delete(
-                f"{obj['kind'].lower()}{'es' if obj['kind'].endswith('Class') else 's'}", obj["metadata"]["name"]
+    try:
+        with install(control_plane, harness.POLICIES):
+            holder = scene.pod("holder", scene.container(gpus=8))
+            api.create(holder, NAMESPACES[1])
+            wait_for(
+                lambda: "8 of 16 held" in refusal(api, scene.container(gpus=9)), 60, "the gate to have counted them"
             )
+            yield api
+    finally:
+        scene.clear(api, *NAMESPACES)
+        api.delete("clusterrolebindings", "cases")
+        for obj in harness.environment():
+            if obj["kind"] in ("DeviceClass", "ResourceSlice"):
+                plural = "deviceclasses" if obj["kind"] == "DeviceClass" else "resourceslices"
+                api.delete(plural, obj["metadata"]["name"], missing_ok=True)
 
 
 def servable(obj: Object) -> Object:
