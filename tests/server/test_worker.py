@@ -45,7 +45,13 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return (Handshake if server_side else ours)(loop, protocol, context, waiter, server_side, *rest, **more)
 
     monkeypatch.setattr(sslproto, "SSLProtocol", make)
-    for name, value in {"KEEP_ALIVE": 0.4, "HEAD_SECONDS": 0.2, "CONNECTIONS": 4, "HANDSHAKES": 3}.items():
+    for name, value in {
+        "KEEP_ALIVE": 0.4,
+        "HEAD_SECONDS": 0.2,
+        "BODY_SECONDS": 0.2,
+        "CONNECTIONS": 4,
+        "HANDSHAKES": 3,
+    }.items():
         monkeypatch.setattr(worker, name, value)
     yield
     Handshake.under_way.clear()
@@ -54,7 +60,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Server:
     """What a gunicorn worker would be to its connections, and a client."""
 
-    def __init__(self, certs: Path, answer_after: float) -> None:
+    def __init__(self, certs: Path) -> None:
         self.worker = SimpleNamespace(
             cfg=Config(),
             log=logging.getLogger("worker"),
@@ -74,18 +80,19 @@ class Server:
         self.worker.cfg.set("http_parser", "python")
         self.worker.log.access_log_enabled = False
         self.scopes: list[Any] = []
+        self.messages: list[Any] = []
         self.certificate = ServingCertificate(certs)
         self.port = 0
-        self._answer_after = answer_after
         self._clients: list[asyncio.StreamWriter] = []
         self._trusting = ssl.create_default_context(cafile=str(certs / "ca.crt"))
 
     async def answer(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
         self.scopes.append(scope)
-        await receive()
-        await asyncio.sleep(self._answer_after)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
+        self.messages.append(await receive())
+        body = b"ok" if scope["path"] == "/mutate" else b"x" * 40_000_000
+        length = (b"content-length", str(len(body)).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": body})
 
     async def open(self, **tls: Any) -> Streams:
         streams = await asyncio.open_connection(HOST, self.port, **tls)
@@ -104,8 +111,8 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(certs: Path, answer_after: float = 0) -> AsyncIterator[Server]:
-    one = Server(certs, answer_after)
+async def serving(certs: Path) -> AsyncIterator[Server]:
+    one = Server(certs)
     listening = await asyncio.get_running_loop().create_server(
         lambda: Connection(one.worker),  # type: ignore[arg-type]
         HOST,
@@ -140,6 +147,37 @@ def test_a_silent_connection_and_one_that_stops_in_the_headers_are_ended(certs: 
             assert await ended(silent) == b""
             assert one.worker.turned_away == 1
             assert len(one.scopes) == 1
+
+    run(test)
+
+
+def test_a_body_that_does_not_come_is_told_to_the_application_and_ends_the_connection(certs: Path) -> None:
+    async def test() -> None:
+        async with serving(certs) as one:
+            reader, writer = await one.tls()
+            writer.write(ASK[:-2])
+            assert (await ended(reader)).endswith(b"ok")
+            assert one.messages == [{"type": "http.disconnect"}]
+
+    run(test)
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut_off(certs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.3)
+
+    async def test() -> None:
+        async with serving(certs) as one:
+            reader, writer = await one.tls()
+            turned_away = Handshake.turned_away
+            writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            deadline = time.monotonic() + 5
+            while one.worker.nr_conns != 0 or not one.scopes:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+            assert Handshake.turned_away == turned_away + 1
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert len(await ended(reader)) < 40_000_000
 
     run(test)
 

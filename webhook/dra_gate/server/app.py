@@ -37,14 +37,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 BODY_LIMIT = 7 * 1024 * 1024  # an object has up to 3 MiB, a review holds two (controller-runtime takes as much)
-BODY_SECONDS = 10.0  # from the headers to the end of the body
-ANSWER_SECONDS = 10.0  # for the client to take an answer that the socket does not, or to send what we won't read
+DISCARD_SECONDS = 10.0  # for the client to send what nobody reads
 BODIES_LIMIT = 32 * 1024 * 1024  # of all bodies that are still arriving: connections must not add up to our memory
 # In one body: 7 MiB of `{},{},…` would become 170 MB and hold everybody up for a second. A Pod of 3 MiB, the largest
 # that the API server takes, has a tenth of this.
 COLLECTIONS_LIMIT = 300_000
 VALUES_LIMIT = 1_000_000
 REFRESH_SECONDS = 1.5  # for one live look at the cluster
+ANSWER_LIMIT = 256 * 1024  # bytes; an answer that its client does not read waits here. 100 findings are 60 KiB
 MARGIN = 0.05  # seconds before the caller's own end that an answer needs to arrive in time
 RECENT = 200  # verdicts that are kept for people to look at
 _DENSE = 64 * 1024  # bytes; a smaller body can't hold enough to be counted
@@ -54,6 +54,8 @@ _SHOWN = 253  # characters of a name (RFC 1123 subdomain) that logs and pages sh
 _ADMISSION: dict[str, Route] = {"/mutate": "mutate", "/validate": "validate"}
 _PROBES = frozenset({"/healthz", "/readyz"})
 _JSON = b"application/json"
+_NO_BODY = "the body did not arrive"
+_LATE = "the caller's timeout has passed"
 _TOO_LARGE = f"the body is larger than {BODY_LIMIT} bytes"
 _TEXT = b"text/plain; charset=utf-8"
 _ALLOW_POST = ((b"allow", b"POST"),)
@@ -177,7 +179,7 @@ class App:
         decision: Record | None = None
         line: dict[str, Any] = {"route": route, "timeoutSeconds": timeout}
         try:
-            body = await self._read(scope, receive, arrived, deadline)
+            body = await self._read(scope, receive, deadline)
             body_read = True
             result = await self._judge(route, body, deadline)
             decision, mode = _shown(result.record), result.verdict.mode
@@ -223,12 +225,14 @@ class App:
         if not self._was_ready and (missing := self.reasons_against()):
             raise _UnavailableError("unready", f"not ready: {'; '.join(missing)}")
         if time.monotonic() > deadline:
-            raise _UnavailableError("late", "the caller's timeout has passed")
+            raise _UnavailableError("late", _LATE)
         if len(body) > _DENSE and (
             body.count(b"{") + body.count(b"[") > COLLECTIONS_LIMIT or body.count(b",") > VALUES_LIMIT
         ):
             raise BadRequest(413, "the body holds more values than an object of the API server can")
         result = await self._decided(route, body, deadline)
+        if len(result.body) > ANSWER_LIMIT:
+            raise BadRequest(413, f"the answer would be larger than {ANSWER_LIMIT} bytes")
         if self._warning and not result.verdict.ignored:
             self._metrics.judged_stale(route)
             return _with_warning(result, self._warning)
@@ -245,7 +249,7 @@ class App:
                 await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, self._refresh), left)
         return self._decide(route, body, self._facts())
 
-    async def _read(self, scope: Message, receive: Receive, arrived: float, deadline: float) -> bytes:
+    async def _read(self, scope: Message, receive: Receive, deadline: float) -> bytes:
         """The whole body.
 
         Raises BadRequest for another method, type, encoding, size or pace than an AdmissionReview comes with.
@@ -253,35 +257,41 @@ class App:
         if scope["method"] != "POST":
             raise BadRequest(405, "method not allowed")
         _check_headers(scope["headers"])
-        held = 0
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        if message.get("more_body"):
+            return await self._gather(body, receive, deadline)
+        if message["type"] == "http.disconnect":
+            raise BadRequest(408, _NO_BODY)
+        return body
+
+    async def _gather(self, first: bytes, receive: Receive, deadline: float) -> bytes:
+        """A body that comes in parts. The connection sees to it that it comes at all (worker.BODY_SECONDS)."""
+        parts = [first]
+        size = held = len(first)
+        self._arriving += held
         try:
-            async with asyncio.timeout_at(min(arrived + BODY_SECONDS, deadline)):
-                message = await receive()
-                body: bytes = message.get("body", b"")
-                if message.get("more_body"):
-                    parts = [body]
-                    size = len(body)
-                    while message.get("more_body"):
-                        message = await receive()
-                        part = message.get("body", b"")
-                        parts.append(part)
-                        size += len(part)
-                        if size > BODY_LIMIT:  # chunked: no length was announced
-                            raise BadRequest(413, _TOO_LARGE)
-                        self._arriving += size - held
-                        held = size
-                        if self._arriving > BODIES_LIMIT:
-                            raise _UnavailableError("busy", "too many large bodies are arriving at once")
-                    body = b"".join(parts)
+            async with asyncio.timeout_at(deadline if deadline < math.inf else None):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise BadRequest(408, _NO_BODY)
+                    more = message.get("more_body", False)
+                    part = message.get("body", b"")
+                    parts.append(part)
+                    size += len(part)
+                    if size > BODY_LIMIT:  # chunked: no length was announced
+                        raise BadRequest(413, _TOO_LARGE)
+                    self._arriving += len(part)
+                    held = size
+                    if self._arriving > BODIES_LIMIT:
+                        raise _UnavailableError("busy", "too many large bodies are arriving at once")
         except TimeoutError:
-            if time.monotonic() > deadline:
-                raise _UnavailableError("late", "the caller's timeout has passed") from None
-            raise BadRequest(408, "the body did not arrive") from None
+            raise _UnavailableError("late", _LATE) from None
         finally:
             self._arriving -= held
-        if message["type"] == "http.disconnect":
-            raise BadRequest(408, "the body did not arrive")
-        return body
+        return b"".join(parts)
 
     async def _probe(self, scope: Message, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -372,16 +382,14 @@ async def _respond(send: Send, status: int, kind: bytes, body: bytes, *headers: 
             "headers": [(b"content-type", kind), (b"content-length", length), *headers],
         }
     )
-    with contextlib.suppress(TimeoutError):  # who doesn't read is cut off: the answer stays unfinished
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _discard(receive: Receive) -> None:
     """Take what is left of a body after an early answer: closing with bytes unread would reset the connection."""
     size = 0
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(DISCARD_SECONDS):
             while size <= _DISCARD_LIMIT:
                 message = await receive()
                 size += len(message.get("body", b""))

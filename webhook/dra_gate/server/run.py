@@ -18,7 +18,7 @@ from gunicorn.app.base import BaseApplication
 from dra_gate.server.app import App
 from dra_gate.server.log import logging_config
 from dra_gate.server.tls import CERTIFICATE, KEY, Callers, ServingCertificate
-from dra_gate.server.worker import KEEP_ALIVE, Worker
+from dra_gate.server.worker import KEEP_ALIVE, Handshake, Worker
 
 WORKER_TIMEOUT = 30  # seconds without a heartbeat after which the master replaces the worker
 LINGER = 3  # seconds after the drain in which requests on open connections are still answered
@@ -100,7 +100,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
             Process(
                 certificate=self._certificate,
                 stopping=lambda: worker.draining or not worker.alive,
-                connections=lambda: (worker.nr_conns, worker.turned_away),
+                connections=lambda: (worker.nr_conns, worker.turned_away + Handshake.turned_away),
             )
         )
 

@@ -10,7 +10,10 @@ import asyncio
 import gc
 import resource
 import socket
+import sys
+import time
 from asyncio import sslproto
+from asyncio.trsock import TransportSocket
 from typing import Any, ClassVar
 
 from gunicorn.asgi.protocol import ASGIProtocol
@@ -18,6 +21,8 @@ from gunicorn.workers import gasgi
 
 KEEP_ALIVE = 120.0  # seconds; kube-apiserver ends idle connections after 90 (net/http DefaultTransport)
 HEAD_SECONDS = 10.0  # from the first byte of a request to the end of its headers
+BODY_SECONDS = 10.0  # from there to the end of its body
+ANSWER_SECONDS = 10.0  # for the client to take an answer that the socket has no room for
 FAREWELL_SECONDS = 5  # for the client to confirm the end of a connection
 HANDSHAKES = 200  # under way at once
 HANDSHAKE_SECONDS = 10  # kube-apiserver gives a handshake as long (net/http DefaultTransport)
@@ -30,41 +35,64 @@ _FILES = 65_536
 _LAST_DATA_RECEIVED = slice(52, 56)  # tcpi_last_data_recv of struct tcp_info, milliseconds: linux/tcp.h
 
 
-def milliseconds_in_kernel(transport: asyncio.BaseTransport) -> int:
+def milliseconds_in_kernel(connection: TransportSocket) -> int:
     """How long the newest bytes of the connection have been here, read by us or not; 0 where nobody can tell."""
-    connection = transport.get_extra_info("socket")
     try:
         info: bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.stop)
     except (OSError, AttributeError):  # another kernel, or a connection that is gone
         return 0
-    return int.from_bytes(info[_LAST_DATA_RECEIVED], "little") if len(info) == _LAST_DATA_RECEIVED.stop else 0
+    return int.from_bytes(info[_LAST_DATA_RECEIVED], sys.byteorder)
 
 
 class Handshake(sslproto.SSLProtocol):
-    """asyncio's TLS, with a limit on handshakes under way and small buffers."""
+    """asyncio's TLS, with a limit on handshakes under way, on patience with clients that don't read, and on buffers."""
 
     # asyncio gives each connection 256 KiB: kube-apiserver keeps 25 connections, every probe makes one.
     max_size = TLS_BUFFER
     under_way: ClassVar[dict[Handshake, asyncio.Transport]] = {}  # oldest first
     failed = 0
+    turned_away = 0  # handshakes that were one too many, clients that did not read
     succeeded = False
+    unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """TCP is there. Over the limit the oldest handshake goes: an honest one takes milliseconds."""
         super().connection_made(transport)
         self.under_way[self] = transport
         if len(self.under_way) > HANDSHAKES:
-            self.under_way.pop(next(iter(self.under_way))).abort()
+            self._turn_away(self.under_way.pop(next(iter(self.under_way))))
 
     def connection_lost(self, error: BaseException | None) -> None:
         """TCP is gone."""
         self.under_way.pop(self, None)
+        self._read()
         if not self.succeeded:
             Handshake.failed += 1
             if Handshake.failed % HANDSHAKES == 0:
                 # Before Python 3.12.8 each failed handshake leaves 40 KiB in a circle (gh-109534).
                 self._loop.call_soon(gc.collect)
         super().connection_lost(error)
+
+    def pause_writing(self) -> None:
+        """The client doesn't read what it asked for: the system has no room left, and we keep the rest."""
+        super().pause_writing()
+        if self.unread is None:
+            self.unread = self._loop.call_later(ANSWER_SECONDS, self._turn_away, self._transport)
+
+    def resume_writing(self) -> None:
+        """It does."""
+        self._read()
+        super().resume_writing()
+
+    def _read(self) -> None:
+        if self.unread is not None:
+            self.unread.cancel()
+            self.unread = None
+
+    @staticmethod
+    def _turn_away(transport: Any) -> None:
+        Handshake.turned_away += 1
+        transport.abort()
 
     def _on_handshake_complete(self, error: BaseException | None) -> None:
         if error is None:
@@ -91,7 +119,8 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
         self._serving: Any = None
         self._answered: object = None
         self._closes = False
-        self._in_head = False
+        self._awaited = ""  # what the timer is for: head, body, or nothing yet
+        self._socket: Any = None
         self._arrived = 0.0
         self._max_buffer_size = BODY_BUFFER
 
@@ -103,6 +132,7 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
         if len(worker.unasked) + len(worker.asked) >= CONNECTIONS:
             next(iter(worker.unasked or worker.asked)).turn_away()
         worker.unasked[self] = None
+        self._socket = transport.get_extra_info("socket")
         self._serving = self._task
         self._serving.add_done_callback(self._let_go)
 
@@ -124,16 +154,18 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
 
     def _feed_callback_parser(self, data: bytes) -> bool:
         going: bool = super()._feed_callback_parser(data)
-        if self._current_request is not None:
+        if self._current_request is None:
+            if going and self._awaited != "head":
+                self._wait(HEAD_SECONDS, "head")
+        elif self._body_receiver._complete:
             if self._patience is not None:
                 self._calm()
-        elif going and not self._in_head:
-            self._in_head = True
-            self._wait(HEAD_SECONDS)
+        elif self._awaited != "body":
+            self._wait(BODY_SECONDS, "body")
         return going
 
     def _on_headers_complete(self) -> bool:
-        self._arrived = self.worker.loop.time() - milliseconds_in_kernel(self.transport) / 1000
+        self._arrived = time.monotonic() - milliseconds_in_kernel(self._socket) / 1000
         self._forget()
         self.worker.asked[self] = None
         skip: bool = super()._on_headers_complete()
@@ -165,22 +197,26 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
         self.worker.unasked.pop(self, None)
         self.worker.asked.pop(self, None)
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, seconds: float, what: str = "") -> None:
         if self._patience is not None:
             self._patience.cancel()
+        self._awaited = what
         self._patience = self.worker.loop.call_later(seconds, self._lose_patience)
 
     def _calm(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        self._in_head = False
+        self._awaited = ""
 
     def _lose_patience(self) -> None:
         self._patience = None
-        if self._in_head:
+        if self._awaited == "head":
             self._send_error_response(408, "the headers did not arrive")
             self._keepalive_timeout()
+        elif self._awaited == "body":
+            self._body_receiver._body_wait_expired = True  # the application hears that there is none, and answers
+            self._body_receiver._wake_waiter()
         else:
             self.turn_away()
 
