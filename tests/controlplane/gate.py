@@ -181,7 +181,7 @@ class Gate:
         try:
             self.unregister()
         finally:
-            for name in self.controllers:
+            for name in {_CONTROLLER, *self.controllers}:  # a test may have started one by itself
                 self.stop_controller(name)  # a killed one would keep its Lease from the next gate's for 15 s
             for name in self._ports:
                 self.stop_replica(name, kill=True)
