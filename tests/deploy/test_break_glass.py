@@ -13,6 +13,7 @@ import pytest
 
 from controlplane.api import Answer, Api, ApiError, Object, wait_for
 from controlplane.control_plane import ControlPlane
+from controlplane.fleet import Fleet
 from deploy.doc import Shell, sections
 from deploy.kubectl import DEPLOY
 from deploy.played_pods import CONTROLLER, WEBHOOK, PlayedPods
@@ -74,6 +75,8 @@ def site(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
     own.mkdir(parents=True)
     (own / "kustomization.yaml").write_text(KUSTOMIZATION)
     api = plane.api()
+    fleet = Fleet.load("demo")
+    fleet.install(api)
     with PlayedPods(plane) as pods:
         shell = Shell(folder, plane)
         shell.run("kubectl apply -k cluster/dra-gate")
@@ -85,9 +88,9 @@ def site(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
         made = Site(shell, pods)
         wait_for(made.stamped, 60, f"the gate to work; {pods.logs()}", every=0.3)
         yield made
-    for kind in KINDS:
-        api.delete(kind, "zz-dra-gate", missing_ok=True)
-    api.delete("namespaces", NAMESPACE)
+        shell.run("kubectl delete mutatingwebhookconfiguration,validatingwebhookconfiguration zz-dra-gate")
+        shell.run(f"kubectl delete --ignore-not-found -k cluster/dra-gate && kubectl delete namespace {NAMESPACE}")
+    fleet.remove(api)
 
 
 @pytest.fixture(autouse=True)
@@ -248,9 +251,12 @@ def wrong_policy(site: Site) -> Iterator[None]:
         history = site.api.get("gates", "default").get("status", {}).get("history", [])
         return len(history) > 1 and history[1]["digest"] == good
 
-    wait_for(recorded, 15, "the history to know both")
-    yield
-    assert site.api.get("gates", "default")["spec"]["active"] == good
+    try:
+        wait_for(recorded, 40, "the history to know both")  # a killed controller's Lease lasts for 15 s
+        yield
+        assert site.api.get("gates", "default")["spec"]["active"] == good
+    finally:
+        site.api.patch("gates", "default", {"spec": {"active": good}})
 
 
 def test_the_gate_and_the_policy_set_were_deleted(site: Site) -> None:
@@ -263,6 +269,23 @@ def test_the_gate_and_the_policy_set_were_deleted(site: Site) -> None:
     for command in site.commands("The Gate or a policy set was deleted"):
         site.shell.run(command)
     wait_for(site.stamped, 60, f"the gate to work; {site.pods.logs()}", every=0.3)
+
+
+def test_the_version_forth_and_back(site: Site) -> None:
+    """docs/operations/upgrade.md and rollback.md: another image, and the one before again."""
+    steps = sections(ROOT / "docs" / "operations" / "rollback.md")["The gate's version"]
+    kustomization = site.shell.folder / "cluster" / "dra-gate" / "kustomization.yaml"
+    kustomization.write_text(KUSTOMIZATION + "images: [{name: dra-gate, newTag: 9.9.9}]\n")
+    assert "9.9.9" in site.shell.run("kubectl diff -k cluster/dra-gate || test $? = 1")
+    site.shell.run("kubectl apply -k cluster/dra-gate")
+    site.shell.run("kubectl -n dra-gate rollout status deployment/dra-gate-webhook --timeout=120s")
+    for command in steps:
+        site.shell.run(command)
+    site.shell.run("kubectl -n dra-gate rollout status deployment/dra-gate-webhook --timeout=120s")
+    for deployment in site.api.list("deployments", "dra-gate"):
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == "dra-gate:0.1.0"
+    kustomization.write_text(KUSTOMIZATION)
 
 
 def test_every_step_of_the_document_is_tried() -> None:
