@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,9 @@ def test_every_reason_code_has_a_line_among_the_symptoms() -> None:
     text = (ROOT / "docs" / "operations" / "troubleshooting.md").read_text()
     for rule in ALL:
         assert f"`{rule.code}`" in text, rule.code
+
+
+def test_keys_that_the_documents_tell_people_to_make_are_not_committed() -> None:
+    made = ["certs/local/ca.key", "certs/local/tls.key", "certs/local/tls.crt", "emergency/tls.key", "anywhere/tls.key"]
+    done = subprocess.run(["git", "check-ignore", *made], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == made
