@@ -189,14 +189,18 @@ def serve_command(folder: Path, listen: str, *flags: str, cluster: tuple[str, st
 
 
 @contextlib.contextmanager
-def served(folder: Path, *flags: str, read_log: bool = True) -> Iterator[Served]:
+def served(
+    folder: Path, *flags: str, read_log: bool = True, cluster: tuple[str, str] | None = None
+) -> Iterator[Served]:
     """A server over `folder`, ready, killed at the end. Without `read_log` its stderr is a pipe that nobody reads."""
     lay_out(folder)
     port, status = free_port(), free_port()
     log = folder / "log"
     with log.open("wb") as stream:
         stderr = stream if read_log else subprocess.PIPE
-        command = serve_command(folder, f"{HOST}:{port}", "--status-listen", f"{HOST}:{status}", *flags)
+        command = serve_command(
+            folder, f"{HOST}:{port}", "--status-listen", f"{HOST}:{status}", *flags, cluster=cluster
+        )
         process = subprocess.Popen(command, stderr=stderr, start_new_session=True)
     one = Served(process, port, status, folder / "certs", log)
     try:

@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -17,9 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from cryptography import x509
 
+from cluster.conftest import kubeconfig
+from cluster.fake_api import FakeApi
+from dra_gate.cluster.facts import PATHS
 from server.process import (
+    CLUSTER,
     HOST,
     Served,
     ask,
@@ -408,6 +414,34 @@ def test_without_its_cluster_it_lives_is_not_ready_and_judges_nothing(tmp_path: 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(5)
+
+
+def test_with_the_api_server_away_verdicts_go_on_and_carry_a_warning(tmp_path: Path) -> None:
+    api = FakeApi()
+    try:
+        for document in yaml.safe_load_all(CLUSTER):
+            api.put(f"/{PATHS[document['kind']].strip('/')}", document)
+        config = kubeconfig(tmp_path / "kubeconfig", api.url)
+        with served(tmp_path, "--stale-seconds", "2", cluster=("--kubeconfig", str(config))) as one:
+            answer = json.loads(one.call("POST", "/mutate", review())[1])["response"]
+            assert answer["patchType"] == "JSONPatch"
+            assert "warnings" not in answer
+            api.stop()
+            deadline = time.monotonic() + 15
+            while "warnings" not in answer:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+                status, body = one.call("POST", "/mutate", review())
+                assert status == 200
+                answer = json.loads(body)["response"]
+            (warning,) = answer["warnings"]
+            assert re.fullmatch(r"dra-gate: judged by what was known \d+ min ago \(\w+\)", warning)
+            assert answer["patchType"] == "JSONPatch"
+            assert one.page("/readyz") == (200, "ok\n"), "refusing every Pod would be worse"
+            assert one.metrics()['dra_gate_admission_stale_verdicts_total{route="mutate"}'] >= 1
+            assert "stale" in one.page("/")[1]
+    finally:
+        api.stop()
 
 
 @pytest.mark.parametrize("port", ["first", "second"])

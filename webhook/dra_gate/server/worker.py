@@ -28,7 +28,7 @@ HANDSHAKES = 200  # under way at once
 HANDSHAKE_SECONDS = 10  # kube-apiserver gives a handshake as long (net/http DefaultTransport)
 ACCEPTS = 8  # new connections in one turn of the loop: their handshakes take a millisecond each from all others
 QUEUE = 1024  # connections that wait in the kernel meanwhile
-CONNECTIONS = 500  # open at once; each costs some 90 KiB, and an API server calls with at most a few dozen
+CONNECTIONS = 500  # open at once; each costs some 60 KiB, and an API server calls with at most a few dozen
 TLS_BUFFER = 32 * 1024  # bytes a connection; a TLS record has at most 16 KiB, a usual review 10
 BODY_BUFFER = 64 * 1024  # bytes of a body that wait for the application before reading pauses
 _FILES = 65_536
@@ -191,7 +191,7 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn is untyped
         if self._conn_lost_handled and self._serving.done():
             self._callback_parser = self._body_receiver = self._flow_control = None
             self._current_request = self._answered = None
-            self.transport = self.writer = self._task = None
+            self.transport = self.writer = self._task = self._socket = None
 
     def _forget(self) -> None:
         self.worker.unasked.pop(self, None)
