@@ -229,6 +229,11 @@ def main() -> int:
         f"{options.rounds} rounds of {options.seconds:g} s for each line, in turn; each figure is the median of the",
         "rounds, ratios and differences are taken within a round.",
     ]
+    others = statistics.median(row.others for row in rows)
+    if others > QUIET:
+        setting.append(
+            f"**Disturbed**: neighbours used {others:.1f} CPUs meanwhile; only a quiet run is worth quoting."
+        )
     table, verdicts = _table(rows), _verdicts(rows)
     print("\n" + "\n".join([*setting, "", *table, "", *verdicts]))
     if options.write:
