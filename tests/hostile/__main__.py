@@ -89,15 +89,18 @@ def requests(one: Served) -> list[float]:
     return found
 
 
-def page(rows: list[Row], reconnected: list[float], requested: list[float], start: float) -> str:
+def commit() -> str:
+    """The short id of what is checked out."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def page(of: str, rows: list[Row], reconnected: list[float], requested: list[float], start: float) -> str:
     """The proof as Markdown."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
     lines = [
         "# Hostile clients",
         "",
-        f"Made by `make prove-hostile` on {dt.datetime.now(dt.UTC).date()} at commit {commit.stdout.strip()}.",
+        f"Made by `make prove-hostile` on {dt.datetime.now(dt.UTC).date()} at commit {of}.",
         "",
         "100 honest calls a second on four kept connections, both routes, timed from when each was due. The server has",
         "one processor, caller and attacker share the other; server and caller go before all else the machine does",
@@ -136,6 +139,7 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=0, metavar="MINUTES", help="to wait for quiet moments")
     parser.add_argument("names", nargs="*", help="attacks to run; nothing is written then")
     chosen = parser.parse_args()
+    of = commit()
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cpus[:1])
     patience = Patience(chosen.patience)
@@ -169,7 +173,7 @@ def main() -> None:
         print(f"{RECONNECTS} reconnects: {reconnected[0]:.1f} to {reconnected[-1]:.1f} MB", flush=True)
         requested = requests(one)
         print(f"{REQUESTS} requests: {requested[0]:.1f} to {requested[-1]:.1f} MB", flush=True)
-    PROOF.write_text(page(rows, reconnected, requested, start))
+    PROOF.write_text(page(of, rows, reconnected, requested, start))
     print(f"written: {PROOF.relative_to(ROOT)}")
 
 
