@@ -12,8 +12,10 @@ forwarder's: the name that the API server checks in the certificate stays the Se
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +39,7 @@ class PlayedPods:
         self._plane = plane
         self._api = plane.api()
         self._ports: dict[str, int] = {}  # process -> its serving port, 0 for a controller
-        self._volume = plane.run_dir / "played-tls"
+        self._volume = Path(tempfile.mkdtemp(prefix="played-tls-", dir=plane.run_dir))
         self.forwarder = Forwarder()
         self.paused = threading.Event()
         self._lock = threading.Lock()  # who starts and ends processes
@@ -45,7 +47,6 @@ class PlayedPods:
         self._thread = threading.Thread(target=self._loop, name="played-pods", daemon=True)
 
     def __enter__(self) -> PlayedPods:
-        self._volume.mkdir(exist_ok=True)
         self.forwarder.__enter__()
         self._thread.start()
         return self
@@ -97,7 +98,8 @@ class PlayedPods:
         for name, deployment in deployments.items():
             if name in _ACCOUNTS and (name != WEBHOOK or (self._volume / "tls.crt").exists()):
                 wanted |= {f"{name}-{number}": deployment for number in range(deployment["spec"]["replicas"])}
-        for process in [name for name in self._ports if name not in wanted]:
+        ended = {name for name, code in self._plane.processes.codes().items() if code is not None}
+        for process in [name for name in self._ports if name not in wanted or name in ended]:
             self._end(process, kill=True)
         for process, deployment in wanted.items():
             if process not in self._ports:
@@ -132,15 +134,20 @@ class PlayedPods:
             self.forwarder.remove(port)
 
     def _bring_secret(self) -> None:
-        """As kubelet does: what was mounted stays when the Secret is deleted."""
-        secret = self._api.find("secrets", "dra-gate-tls", NAMESPACE)
-        for key in ("tls.key", "tls.crt"):
-            value = base64.b64decode((secret or {}).get("data", {}).get(key, ""))
-            file = self._volume / key
-            if value and (not file.exists() or file.read_bytes() != value):
-                beside = self._volume / f".{key}"
-                beside.write_bytes(value)
-                beside.replace(file)
+        """As kubelet does: both files change at once, and what was mounted stays when the Secret is deleted."""
+        secret = self._api.find("secrets", "dra-gate-tls", NAMESPACE) or {}
+        data = {key: base64.b64decode(secret.get("data", {}).get(key, "")) for key in ("tls.key", "tls.crt")}
+        version = self._volume / hashlib.sha256(b"".join(data.values())).hexdigest()
+        if not all(data.values()) or version.exists():
+            return
+        version.mkdir()
+        for key, value in data.items():
+            (version / key).write_bytes(value)
+            if not (self._volume / key).is_symlink():
+                (self._volume / key).symlink_to(Path("..data") / key)
+        beside = self._volume / "..data_tmp"
+        beside.symlink_to(version.name)
+        beside.replace(self._volume / "..data")
 
     def _route(self) -> None:
         service = self._api.find("services", WEBHOOK, NAMESPACE)

@@ -61,7 +61,8 @@ def empty(kubectl: Kubectl, plane: ControlPlane) -> Iterator[Api]:
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
         plane.api().delete(kind, "zz-dra-gate", missing_ok=True)
     kubectl("delete", "namespace", "dra-gate", "--ignore-not-found", "--wait=true")
-    kubectl("delete", "clusterroles,clusterrolebindings,crds", "-l", "app.kubernetes.io/part-of=dra-gate")
+    # The kind stays: the API server takes up to minutes over a definition that comes and goes within seconds.
+    kubectl("delete", "clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/part-of=dra-gate")
 
 
 @pytest.mark.controlplane
