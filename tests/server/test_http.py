@@ -139,6 +139,9 @@ GARBAGE = {
     "no uid": review().replace(b'"uid": "u-1"', b'"uid": ""'),
     "uid a number": review().replace(b'"uid": "u-1"', b'"uid": 1'),
     "a Pod": b'{"apiVersion":"v1","kind":"Pod"}',
+    "hostile kind": b'{"apiVersion":"admission.k8s.io/v1","kind":"<b>hostile</b>\\u001b[2J"}',
+    "hostile version": review().replace(b"admission.k8s.io/v1", b"<b>hostile</b>"),
+    "hostile text": b'{"kind": <b>hostile</b>',
 }
 
 
@@ -148,6 +151,7 @@ def test_garbage_is_400_in_words(gate: Served, route: str, name: str) -> None:
     status, body = gate.call("POST", f"/{route}", GARBAGE[name])
     assert status == 400
     assert 0 < len(body) < 500
+    assert b"hostile" not in body, "what came is not quoted: callers write our words into their logs"
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/yaml", "application/jsonp", ""])

@@ -56,7 +56,8 @@ _encode = msgspec.json.Encoder().encode
 def parse(body: bytes) -> Request:
     """The request in an AdmissionReview v1.
 
-    Raises BadRequest (400) for anything else: other bytes, another kind, another version, no uid.
+    Raises BadRequest (400) for anything else: other bytes, another kind, another version, no uid. Its message quotes
+    nothing of the body, since callers and logs repeat it.
     """
     try:
         review = _decode(body)
@@ -70,9 +71,9 @@ def read(review: object) -> Request:
     if not isinstance(review, dict):
         raise BadRequest(400, "the body is not an AdmissionReview")
     if review.get("kind") != "AdmissionReview":
-        raise BadRequest(400, f"kind is {review.get('kind')!r}: only AdmissionReview is answered here")
+        raise BadRequest(400, "kind is not AdmissionReview, which is all that is answered here")
     if review.get("apiVersion") != API_VERSION:
-        raise BadRequest(400, f"apiVersion is {review.get('apiVersion')!r}: only {API_VERSION} is answered here")
+        raise BadRequest(400, f"apiVersion is not {API_VERSION}: send the review in that version")
     raw = review.get("request")
     if not isinstance(raw, dict):
         raise BadRequest(400, "request is missing: this is an answer, or no AdmissionReview at all")

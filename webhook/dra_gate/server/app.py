@@ -198,8 +198,7 @@ class App:
             }
         except BadRequest as error:
             status, kind, text, verdict = error.status, _TEXT, f"{str(error)[:_SHOWN]}\n".encode(), "bad-request"
-            said = "not an AdmissionReview v1" if body_read else str(error)  # what is wrong with a body quotes the body
-            line |= {"msg": "refused", "verdict": verdict, "status": status, "error": said}
+            line |= {"msg": "refused", "verdict": verdict, "status": status, "error": str(error)[:_SHOWN]}
         except _UnavailableError as error:
             status, kind, text, verdict = 503, _TEXT, f"{error}\n".encode(), error.verdict
             line |= {"msg": "refused", "verdict": verdict, "status": status, "error": str(error)}
