@@ -238,6 +238,10 @@ def _server(name: str, folder: Path) -> Server:
             str(folder / "policies"),
             "--cluster",
             str(folder / "cluster.yaml"),
+            "--status-listen",
+            "off",
+            "--drain-seconds",
+            "0",
         ]
         return Server(name, [*command, "--cert-dir", str(certs), "--listen", listen], port)
     here = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])}
