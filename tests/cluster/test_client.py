@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from cluster.conftest import kubeconfig
 from cluster.fake_api import Answer, FakeApi, Request, status
@@ -21,12 +22,66 @@ def thing(name: str, **extra: object) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Thing", "metadata": {"name": name}, **extra}
 
 
-def test_pages_cover_the_list_once(fake: FakeApi, client: Client) -> None:
+def test_pages_cover_the_list_once_and_are_read_when_they_are_due(fake: FakeApi, client: Client) -> None:
     for i in range(11):
-        fake.put(THINGS, thing(f"t{i:02}"))
-    pages = list(client.list_pages(THINGS, limit=4))
-    assert [len(page["items"]) for page in pages] == [4, 4, 3]
-    assert [i["metadata"]["name"] for page in pages for i in page["items"]] == [f"t{i:02}" for i in range(11)]
+        fake.put(THINGS, thing(f"t{i:02}", metadata={"name": f"t{i:02}", "managedFields": [{"manager": "x"}]}))
+    listing = client.list(THINGS, limit=4)
+    assert not fake.requests
+    asked = []
+    for i, item in enumerate(listing):
+        asked.append(len(fake.requests))
+        assert item == thing(f"t{i:02}", metadata=item["metadata"])
+        assert item["metadata"]["name"] == f"t{i:02}"
+        assert "managedFields" not in item["metadata"]
+        assert listing.resource_version == ""
+    assert asked == [1] * 4 + [2] * 4 + [3] * 3
+    assert listing.resource_version == str(fake.version)
+
+
+class Meta(Struct, omit_defaults=True):
+    name: str = ""
+    resourceVersion: str = ""  # noqa: N815
+
+
+class Shape(Struct, omit_defaults=True):
+    metadata: Meta
+    size: int = 0
+
+
+def test_only_what_the_shape_names_is_read(fake: FakeApi, client: Client) -> None:
+    fake.put(THINGS, thing("a", size=3, secret="hunter2"))
+    (listed,) = client.list(THINGS, shape=Shape)
+    version = listed["metadata"]["resourceVersion"]
+    wanted = {"metadata": {"name": "a", "resourceVersion": version}, "size": 3}
+    assert listed == {"apiVersion": "v1", "kind": "Thing", **wanted}
+    events = iter(client.watch(THINGS, {"resourceVersion": version}, shape=Shape))
+    fake.put(THINGS, thing("b", size=4, secret="hunter2"))
+    event = next(events)
+    assert (event["type"], event["object"]["size"]) == ("ADDED", 4)
+    assert set(event["object"]) == {"metadata", "size"}
+    fake.send({"type": "ERROR", "object": status(410, "Expired", "too old")})
+    with pytest.raises(Gone, match="too old"):
+        next(events)
+
+
+def test_a_value_of_another_type_than_the_shape_says_comes_with_all_the_rest(fake: FakeApi, client: Client) -> None:
+    fake.put(THINGS, thing("a", size="large"))
+    (listed,) = client.list(THINGS, shape=Shape)
+    assert listed["size"] == "large"
+    assert listed["kind"] == "Thing"
+    watch = client.watch(THINGS, {"resourceVersion": listed["metadata"]["resourceVersion"]}, shape=Shape)
+    fake.put(THINGS, thing("b", size=None, secret="kept"))
+    assert next(iter(watch))["object"]["size"] is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"page": "please log in"}, {"items": [], "metadata": {"resourceVersion": ""}}, {"items": [], "metadata": {}}],
+)
+def test_an_answer_that_is_no_list_is_none(fake: FakeApi, client: Client, body: dict[str, object]) -> None:
+    fake.fault = lambda _: (200, body, {})
+    with pytest.raises(Unreachable, match=f"{THINGS}: the answer is no list"):
+        list(client.list(THINGS))
 
 
 def test_create_replace_delete_with_preconditions(fake: FakeApi, client: Client) -> None:
@@ -63,7 +118,7 @@ def test_errors_keep_what_the_status_says(fake: FakeApi, client: Client) -> None
     assert (busy.value.status, busy.value.retry_after) == (429, 7.0)
     fake.fault = lambda _: (410, status(410, "Expired"), {})
     with pytest.raises(Gone):
-        list(client.list_pages(THINGS))
+        list(client.list(THINGS))
 
 
 def test_nothing_is_sent_twice_behind_our_back(fake: FakeApi, client: Client) -> None:

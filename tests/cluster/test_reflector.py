@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from dra_gate.cluster.reflector import Backoff, Reflector
 class Store:
     """A sink that keeps names and counts what it is told."""
 
+    shape: type | None = None
+
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.fail = 0  # how many of the next calls raise
@@ -29,10 +31,10 @@ class Store:
             self.fail -= 1
             raise RuntimeError("the sink is broken")
 
-    def replace(self, objects: list[dict[str, Any]]) -> None:
+    def replace(self, objects: Iterable[dict[str, Any]]) -> None:
         self._maybe()
-        self.replaced += 1
         self.objects = {obj["metadata"]["name"]: obj for obj in objects}
+        self.replaced += 1
 
     def upsert(self, obj: dict[str, Any]) -> None:
         self._maybe()
@@ -291,6 +293,18 @@ def test_broken_sink_is_counted_and_told_everything_again(fake: FakeApi, client:
         eventually(lambda: set(store.objects) == {"a", "b"})
         assert reflector.sink_failures == 2
         assert reflector.lists == 3
+
+
+def test_what_a_broken_sink_says_is_not_logged(fake: FakeApi, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    fake.put(THINGS, thing("a"))
+    with reflecting(client) as (reflector, store):
+        eventually(lambda: fake.watchers)
+        store.fail = 1
+        fake.put(THINGS, thing("b"))
+        eventually(lambda: reflector.sink_failures)
+        eventually(lambda: "RuntimeError (" in caplog.text)
+    assert "test_reflector.py" in caplog.text
+    assert "the sink is broken" not in caplog.text
 
 
 def test_list_whose_pages_expire_is_taken_at_once(fake: FakeApi, client: Client) -> None:

@@ -89,6 +89,6 @@ def _from_live(world: World, kubeconfig: str | None, context: str | None) -> Non
     try:
         client = Client.connect(kubeconfig, context)
         for path, sink in world.sinks().items():
-            sink.replace(client.list(path).items)
+            sink.replace(client.list(path, shape=sink.shape))
     except ClusterError as error:
         raise click.UsageError(f"the cluster cannot be read: {error}") from None

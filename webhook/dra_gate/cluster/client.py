@@ -7,13 +7,14 @@ is used for what it knows better: kubeconfig merging, contexts, exec plugins, to
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -32,9 +33,11 @@ READ_SECONDS = 30.0
 # peer without a FIN: a frozen process, a dropped NAT entry. Bookmarks are no promise (Kubernetes API concepts, "Watch
 # bookmarks"), so being wrong must be cheap: it costs one new watch from the last version.
 QUIET_SECONDS = 150.0
+PAGE = 500  # objects in a page of a list, as client-go asks for
 RELOAD_SECONDS = 5.0  # least time between two readings of the configuration after 401s
 
 Object = dict[str, Any]
+Shape = TypeVar("Shape")
 Params = Mapping[str, str | int | bool]
 
 
@@ -106,11 +109,85 @@ def api_error(status: int, body: object, retry_after: float | None = None) -> Ap
     )
 
 
-class Listing(NamedTuple):
-    """The objects of a collection and the version to watch from."""
+class _ListMeta(msgspec.Struct):
+    resourceVersion: str  # noqa: N815 - as metav1.ListMeta spells it
+    token: str = msgspec.field(name="continue", default="")
 
-    items: list[Object]
-    resource_version: str
+
+class _Page(msgspec.Struct):
+    """A list as it came. Its items are still JSON: decoded all at once they take ten times the room."""
+
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None
+    apiVersion: str = ""  # noqa: N815
+    kind: str = ""
+
+
+class _Event(msgspec.Struct, Generic[Shape]):
+    type: str
+    object: Shape
+
+
+_decode_page = msgspec.json.Decoder(_Page).decode
+
+
+@functools.cache
+def decoder(shape: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    """JSON to plain values, only what the msgspec type `shape` names; None: all.
+
+    Where a value has another type than `shape` says, all of it comes: its reader is to judge.
+    """
+    if shape is None:
+        return _decode
+    typed = msgspec.json.Decoder(shape).decode
+
+    def decode(data: bytes | msgspec.Raw) -> Any:
+        try:
+            return msgspec.to_builtins(typed(data))
+        except msgspec.ValidationError:
+            return _decode(data)
+
+    return decode
+
+
+class Listing:
+    """The objects of a collection at one moment. Iterate over it once: each page is read when its first object is due.
+
+    Each object gets the `apiVersion` and `kind` that lists leave out, and loses `managedFields`. Iteration raises what
+    `Client.get` raises, Gone when the list outlived its pages, and Unreachable for an answer that is no list: a proxy's
+    page must not look like an empty cluster.
+    """
+
+    def __init__(self, path: str, read: Callable[[str], bytes], decode: Callable[[msgspec.Raw], Object]) -> None:
+        """`read` gives the body of the page that a continue token stands for, of the first one for an empty token."""
+        self.resource_version = ""  # where to watch from; known after the last object
+        self._path = path
+        self._read = read
+        self._decode = decode
+
+    def __iter__(self) -> Iterator[Object]:
+        token = ""
+        while True:
+            page = self._page(token)
+            kind = page.kind.removesuffix("List")
+            for raw in page.items or ():
+                item = self._decode(raw)
+                item.setdefault("apiVersion", page.apiVersion)
+                item.setdefault("kind", kind)
+                yield lean(item)
+            token = page.metadata.token
+            if not token:
+                self.resource_version = page.metadata.resourceVersion
+                return
+
+    def _page(self, token: str) -> _Page:
+        try:
+            page = _decode_page(self._read(token))
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"{self._path}: the answer is no list: {error}") from error
+        if not page.metadata.resourceVersion:
+            raise Unreachable(f"{self._path}: the answer is no list: it has no resourceVersion")
+        return page
 
 
 def lean(obj: Object) -> Object:
@@ -128,8 +205,9 @@ class Watch:
     stays silent, and ApiError (Gone for 410) for an ERROR event.
     """
 
-    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+    def __init__(self, response: urllib3.BaseHTTPResponse, shape: type | None = None) -> None:
         self._response = response
+        self._decode = decoder(None if shape is None else _Event[shape])  # type: ignore[valid-type]
         self._closed = False
 
     def __iter__(self) -> Iterator[Object]:
@@ -151,16 +229,15 @@ class Watch:
             with contextlib.suppress(Exception):
                 self._response.close()
 
-    @staticmethod
-    def _event(line: bytes) -> Object:
+    def _event(self, line: bytes) -> Object:
         try:
-            event = _decode(line)
+            event = self._decode(line)
         except msgspec.DecodeError as error:
             raise Unreachable(f"the watch sent something that is no JSON: {error}") from error
         if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
             raise Unreachable("the watch sent something that is no event")
         if event.get("type") == "ERROR":
-            raise api_error(500, event["object"])
+            raise api_error(500, _decode(line)["object"])  # a Status has other fields than the kind that is watched
         return event
 
     def __enter__(self) -> Watch:
@@ -275,13 +352,15 @@ class Client:
             raise _answer_error(response, data)
         raise AssertionError  # pragma: no cover - the second round returns or raises
 
-    def _json(self, response: urllib3.BaseHTTPResponse) -> Object:
+    def _body(self, response: urllib3.BaseHTTPResponse) -> bytes:
         try:
-            data = response.data
+            return response.data
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unreachable(f"the answer broke off: {error}") from error
+
+    def _json(self, response: urllib3.BaseHTTPResponse) -> Object:
         try:
-            value = _decode(data)
+            value = _decode(self._body(response))
         except msgspec.DecodeError as error:
             raise Unreachable(f"the answer is no JSON: {error}") from error
         if not isinstance(value, dict):
@@ -292,41 +371,20 @@ class Client:
         """The object or list at `path`. `timeout` in seconds holds for connecting and each wait for bytes."""
         return self._json(self._send("GET", path, params, timeout=_total(timeout)))
 
-    def list_pages(self, path: str, limit: int = 500, params: Params | None = None) -> Iterator[Object]:
-        """The pages of the list at `path`, each a list object; the last one's resourceVersion is the list's.
+    def list(self, path: str, limit: int = PAGE, params: Params | None = None, shape: type | None = None) -> Listing:
+        """Everything at `path`, `limit` objects a page (0: all at once). Nothing is asked before it is iterated over.
 
-        `limit` 0 asks for all at once. Raises Gone when a continue token expired half-way.
+        `shape` is a msgspec type of what the caller reads of each object: the rest is not decoded. None: all of it.
         """
-        token = ""
-        while True:
-            page = self.get(path, {**(params or {}), "limit": limit, **({"continue": token} if token else {})})
-            yield page
-            token = str(page.get("metadata", {}).get("continue") or "")
-            if not token:
-                return
 
-    def list(self, path: str, limit: int = 500, params: Params | None = None) -> Listing:
-        """Everything at `path` at one moment. The items get the `apiVersion` and `kind` that lists leave out, and
-        lose `managedFields`.
+        def read(token: str) -> bytes:
+            asked = {**(params or {}), "limit": limit, **({"continue": token} if token else {})}
+            return self._body(self._send("GET", path, asked))
 
-        Raises Unreachable also for an answer that is no list: a proxy's page must not look like an empty cluster.
-        """
-        listing = Listing([], "")
-        for page in self.list_pages(path, limit, params):
-            items, metadata = page.get("items"), page.get("metadata")
-            version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
-            if not version or not isinstance(items, list | None):
-                raise Unreachable(f"{path}: the answer is no list")
-            api_version, kind = page.get("apiVersion"), str(page.get("kind")).removesuffix("List")
-            for item in items or ():
-                item.setdefault("apiVersion", api_version)
-                item.setdefault("kind", kind)
-                listing.items.append(lean(item))
-            listing = Listing(listing.items, str(version))
-        return listing
+        return Listing(path, read, decoder(shape))
 
-    def watch(self, path: str, params: Params, timeout_seconds: int = 300) -> Watch:
-        """An open watch at `path`, which the server ends after `timeout_seconds`."""
+    def watch(self, path: str, params: Params, timeout_seconds: int = 300, shape: type | None = None) -> Watch:
+        """An open watch at `path`, which the server ends after `timeout_seconds`; `shape` as for `list`."""
         quiet = min(timeout_seconds + 10.0, QUIET_SECONDS)
         response = self._send(
             "GET",
@@ -334,7 +392,7 @@ class Client:
             {**params, "watch": True, "timeoutSeconds": timeout_seconds},
             timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=quiet),
         )
-        return Watch(response)
+        return Watch(response, shape)
 
     def create(self, path: str, obj: Mapping[str, Any], timeout: float | None = None) -> Object:
         """POST `obj` to the collection at `path`; the stored object."""

@@ -22,6 +22,7 @@ from dra_gate.admission.configurations import GATE_WRITERS
 from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, ClaimFacts, Facts
 from dra_gate.admission.reach import Reach
 from dra_gate.admission.sets import PolicySets
+from dra_gate.cluster import shapes
 from dra_gate.fairness.charge import NOTHING, Charge, allocated_charge, claim_charge
 from dra_gate.fairness.holding import POD_CLAIM_ANNOTATION, PodHolding, held, pod_holding
 from dra_gate.kube.claim import UnknownAllocationMode
@@ -52,21 +53,25 @@ class KindSink:
     """The reflector's end of one kind. Knows which keys it has given on, so that a new list drops the rest."""
 
     def __init__(
-        self, upsert: Callable[[Key, Object], None], delete: Callable[[Key], None], lock: threading.Lock
+        self,
+        upsert: Callable[[Key, Object], None],
+        delete: Callable[[Key], None],
+        lock: threading.Lock,
+        shape: type | None = None,
     ) -> None:
+        self.shape = shape
         self._upsert = upsert
         self._delete = delete
         self._lock = lock
         self._keys: set[Key] = set()
 
     def replace(self, objects: Iterable[Object]) -> None:
-        """The whole truth at one moment."""
+        """The whole truth at one moment, which may come in slowly: the lock is held for one object at a time."""
+        seen = set()
+        for obj in objects:
+            self.upsert(obj)
+            seen.add(_key(obj))
         with self._lock:
-            seen = set()
-            for obj in objects:
-                key = _key(obj)
-                seen.add(key)
-                self._upsert(key, obj)
             for key in self._keys - seen:
                 self._delete(key)
             self._keys = seen
@@ -120,12 +125,15 @@ class World:
         self._charges: dict[str, Charge] = {}  # worst case by compiled template
         self._fixed_used: dict[str, Charge] = {}
         self._sinks = {
-            "Namespace": self._sink(self._set_namespace, self._drop_namespace),
-            "DeviceClass": self._sink(self._set_class, self._drop_class),
-            "ResourceSlice": self._sink(self._set_slice, self._drop_slice),
-            "ResourceClaimTemplate": self._sink(self._set_template, self._drop_template),
-            "ResourceClaim": self._sink(self._set_claim, self._drop_claim),
-            "Pod": self._sink(self._set_pod, self._drop_pod),
+            kind: KindSink(upsert, delete, self._lock, shape)
+            for kind, upsert, delete, shape in (
+                ("Namespace", self._set_namespace, self._drop_namespace, shapes.Namespace),
+                ("DeviceClass", self._set_class, self._drop_class, shapes.Spec),
+                ("ResourceSlice", self._set_slice, self._drop_slice, shapes.Spec),
+                ("ResourceClaimTemplate", self._set_template, self._drop_template, shapes.Spec),
+                ("ResourceClaim", self._set_claim, self._drop_claim, shapes.ResourceClaim),
+                ("Pod", self._set_pod, self._drop_pod, shapes.Pod),
+            )
         }
         self._facts: Facts | None = None
         if policy_set is not None:
@@ -183,9 +191,6 @@ class World:
             self._assemble()
 
     # Each method below runs with the lock held.
-
-    def _sink(self, upsert: Callable[[Key, Object], None], delete: Callable[[Key], None]) -> KindSink:
-        return KindSink(upsert, delete, self._lock)
 
     def _assemble(self) -> None:
         sets = self._sets

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -506,12 +506,15 @@ class _Sink:
         self._kind = kind
         self._known: dict[str, Object] = {}  # what a new list may show to be gone: name and uid of each
 
-    def replace(self, objects: list[dict[str, object]]) -> None:
+    shape = None  # sets are checked whole, and there are few
+
+    def replace(self, objects: Iterable[Object]) -> None:
         """The whole truth at one moment."""
+        arrived = list(objects)  # off the network: not with the lock held
         with self._source.lock:
             gone = self._known
             self._known = {}
-            for obj in objects:
+            for obj in arrived:
                 self._remember(obj)
                 gone.pop(_name(obj), None)
                 self._put(obj)

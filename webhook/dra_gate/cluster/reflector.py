@@ -11,16 +11,17 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Protocol
 
-from dra_gate.cluster.client import ApiError, Client, ClusterError, Gone, Object, Params, Unreachable, Watch, lean
+from dra_gate.cluster.client import PAGE, ApiError, Client, ClusterError, Gone, Object, Params, Unreachable, Watch, lean
 
 BACKOFF_SECONDS = (0.2, 30.0)  # first and longest wait between attempts
 WATCH_SECONDS = (240, 480)  # the server ends a watch after a time drawn from here: replicas come back one by one
 STEADY_SECONDS = 5.0  # a watch that lived this long was no failure, however it ended
 PATIENCE = 5  # refusals in a row before the place in the stream is given up and all is listed anew
-PAGE = 500
 
 _log = logging.getLogger(__name__)
 
@@ -28,12 +29,21 @@ _log = logging.getLogger(__name__)
 class Sink(Protocol):
     """Where the objects go. Called from the reflector's thread only; it keeps what it needs and lets go of the rest.
 
-    `metadata.managedFields` is gone; `apiVersion` and `kind` are always set. An exception is counted and answered by a
-    new list, so a sink need not repair itself.
+    `shape` is a msgspec type of all that the sink reads of an object, its name, namespace and resourceVersion among it;
+    only that comes. None: all comes, but for `metadata.managedFields`, with `apiVersion` and `kind` set. An exception
+    is counted and answered by a new list, so a sink need not repair itself.
     """
 
-    def replace(self, objects: list[Object]) -> None:
-        """The whole truth at one moment: what is not in `objects` does not exist."""
+    @property
+    def shape(self) -> type | None:
+        """What to decode of an object."""
+
+    def replace(self, objects: Iterable[Object]) -> None:
+        """The whole truth at one moment: what is not in `objects` does not exist.
+
+        `objects` come off the network as they are iterated over, once: hold no lock meanwhile, and take nothing for
+        gone before the last has come. What the iteration raises must pass.
+        """
 
     def upsert(self, obj: Object) -> None:
         """`obj` was created or changed."""
@@ -172,10 +182,9 @@ class Reflector:
         _log.warning(
             "reflector %s: %s; next attempt in %.1f s (%s)",
             self.name,
-            error if expected else repr(error.__cause__ or error),
+            error if expected else _place(error.__cause__ or error),
             wait,
             "list" if self._version is None else f"watch from {self._version}",
-            exc_info=None if expected else error,
         )
         return wait
 
@@ -189,21 +198,23 @@ class Reflector:
 
     def _list(self) -> str:
         self.lists += 1
-        objects, version = self._client.list(self._path, self._page, self._selector)
+        listing = self._client.list(self._path, self._page, self._selector, self._sink.shape)
         try:
-            self._sink.replace(objects)
+            self._sink.replace(listing)
+        except ClusterError:
+            raise  # the list's own; sinks ask the server nothing
         except Exception as error:
             raise _SinkError from error
         self._page = PAGE
         self.last_seen = time.monotonic()
         self.synced.set()
-        return version
+        return listing.resource_version
 
     def _follow(self, version: str) -> None:
         self.watches += 1
         params: Params = {**self._selector, "resourceVersion": version, "allowWatchBookmarks": True}
         seconds = random.randint(*self._watch_seconds)  # noqa: S311 - spreads load, guards nothing
-        with self._client.watch(self._path, params, seconds) as watch:
+        with self._client.watch(self._path, params, seconds, self._sink.shape) as watch:
             with self._lock:
                 self._watch = watch
                 if self._stopping.is_set():
@@ -234,6 +245,13 @@ class Reflector:
         if version:
             self._version = version
         self.last_seen = time.monotonic()
+
+
+def _place(error: BaseException) -> str:
+    """What was raised and where. Not its words: they may quote the object, and objects hold secrets."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = "; ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames[-4:])
+    return f"{type(error).__name__} ({where})"
 
 
 def _older(version: str, than: str | None) -> bool:

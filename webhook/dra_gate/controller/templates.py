@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from dra_gate.cluster import shapes
 from dra_gate.cluster.client import ApiError, Client, ClusterError, Conflict, NotFound
 from dra_gate.cluster.facts import DRA, PATHS, Key, KindSink
 from dra_gate.cluster.reflector import Backoff, Reflector
@@ -115,12 +116,12 @@ class TemplateController:
         self._work: queue.PriorityQueue[tuple[int, int, Action | None]] = queue.PriorityQueue()
         self._sequence = itertools.count()
         self.reflectors = [
-            Reflector(client, PATHS[kind], KindSink(upsert, delete, self._lock), kind)
-            for kind, upsert, delete in (
-                ("Namespace", self._set_namespace, self._drop_namespace),
-                ("ResourceClaimTemplate", self._set_template, self._drop_template),
-                ("Pod", self._set_pod, self._drop_pod),
-                ("ResourceSlice", self._set_slice, self._drop_slice),
+            Reflector(client, PATHS[kind], KindSink(upsert, delete, self._lock, shape), kind)
+            for kind, upsert, delete, shape in (
+                ("Namespace", self._set_namespace, self._drop_namespace, shapes.Namespace),
+                ("ResourceClaimTemplate", self._set_template, self._drop_template, None),
+                ("Pod", self._set_pod, self._drop_pod, shapes.Pod),
+                ("ResourceSlice", self._set_slice, self._drop_slice, shapes.Spec),
             )
         ]
         self.metrics = Metrics(self.reflectors, leading)

@@ -215,10 +215,10 @@ def _from_files(paths: Sequence[str]) -> Cluster:
 def live_cluster(client: Client) -> Cluster:
     """What lint reads of the cluster. Ends the command with exit code 2 where it can't be read."""
     try:
-        slices, classes = client.list(f"{_DRA}resourceslices").items, client.list(f"{_DRA}deviceclasses").items
-        nodes = client.list("/api/v1/nodes").items
+        slices, classes = list(client.list(f"{_DRA}resourceslices")), list(client.list(f"{_DRA}deviceclasses"))
+        nodes = list(client.list("/api/v1/nodes"))
         try:
-            rules = client.list(f"{_DRA}devicetaintrules").items
+            rules = list(client.list(f"{_DRA}devicetaintrules"))
         except NotFound:  # served from Kubernetes 1.37
             rules = []
     except ClusterError as error:

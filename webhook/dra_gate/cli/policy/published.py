@@ -259,7 +259,7 @@ def _gate(client: Client) -> Object | None:
 
 
 def _maps(client: Client) -> list[dict[str, Any]]:
-    found = client.list(MAPS_PATH, params={"labelSelector": SELECTOR}).items
+    found = list(client.list(MAPS_PATH, params={"labelSelector": SELECTOR}))
     return sorted(found, key=lambda obj: (text(at(obj, "metadata", "creationTimestamp")), _name(obj)), reverse=True)
 
 

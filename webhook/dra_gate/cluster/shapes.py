@@ -1,0 +1,92 @@
+"""What the gate reads of each kind. Everything else of an object is never decoded: most of a Pod says nothing here.
+
+msgspec types for `Client.list` and `Client.watch`. Who reads another field adds it here, or reads nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+_Items = list[Any] | None  # Go writes null for an empty list
+
+
+class _Metadata(Struct, omit_defaults=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 - field names are the API's
+    deletionTimestamp: str | None = None  # noqa: N815
+
+
+class _LabelledMetadata(_Metadata, omit_defaults=True):
+    labels: dict[str, str] | None = None
+
+
+class _OwnedMetadata(_Metadata, omit_defaults=True):
+    annotations: dict[str, str] | None = None
+    ownerReferences: _Items = None  # noqa: N815
+
+
+class _Phase(Struct, omit_defaults=True):
+    phase: str | None = None
+
+
+class Namespace(Struct, omit_defaults=True):
+    """Its labels, and whether it is being deleted."""
+
+    metadata: _LabelledMetadata
+    status: _Phase | None = None
+
+
+class Spec(Struct, omit_defaults=True):
+    """A kind that is judged by its whole spec: classes, slices, templates."""
+
+    metadata: _Metadata
+    spec: Any = None
+
+
+class _Results(Struct, omit_defaults=True):
+    results: _Items = None
+
+
+class _Allocation(Struct, omit_defaults=True):
+    devices: _Results | None = None
+
+
+class _ClaimStatus(Struct, omit_defaults=True):
+    allocation: _Allocation | None = None
+
+
+class ResourceClaim(Struct, omit_defaults=True):
+    """Its spec, whose it is, and which devices it was given."""
+
+    metadata: _OwnedMetadata
+    spec: Any = None
+    status: _ClaimStatus | None = None
+
+
+class _Container(Struct, omit_defaults=True):
+    resources: Any = None
+    restartPolicy: str | None = None  # noqa: N815
+
+
+class _PodSpec(Struct, omit_defaults=True):
+    nodeName: str = ""  # noqa: N815
+    resourceClaims: _Items = None  # noqa: N815
+    containers: list[_Container] | None = None
+    initContainers: list[_Container] | None = None  # noqa: N815
+
+
+class _PodStatus(Struct, omit_defaults=True):
+    phase: str | None = None
+    resourceClaimStatuses: _Items = None  # noqa: N815
+
+
+class Pod(Struct, omit_defaults=True):
+    """The devices it asks for, the claims it names, where it is, and whether it has ended."""
+
+    metadata: _Metadata
+    spec: _PodSpec | None = None
+    status: _PodStatus | None = None
