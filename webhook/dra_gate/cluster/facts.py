@@ -455,8 +455,11 @@ class _Holdings:
             self._charge(("pod", key), before[0], self._of_pod(self._pods[key]))
 
     def _charge(self, holder: tuple[str, Key], tenant: str | None, charge: Charge) -> None:
-        before = self._charged.pop(holder, None)
+        before = self._charged.get(holder)
+        if before == (None if tenant is None else (tenant, charge)):
+            return  # most events of a Pod change nothing of this
         if before is not None:
+            del self._charged[holder]
             used = self.used[before[0]]
             models = Counter(used.models)
             models.subtract(before[1].models)
