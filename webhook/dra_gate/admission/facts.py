@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from dra_gate.admission.nodes import Nodes
 from dra_gate.fairness.charge import Charge
 from dra_gate.kube.raw import Object
 from dra_gate.policy.compile import TemplateIndex
@@ -78,6 +79,8 @@ class Facts:
     templates: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)  # (namespace, name)
     claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
     used: Mapping[str, Charge] = field(default_factory=dict)  # by tenant
+    nodes: Nodes = field(default_factory=Nodes)
+    runtime_handlers: Mapping[str, str] = field(default_factory=dict)  # RuntimeClass name -> handler
     # Domains of the names that some policy serves, such as nvidia.com: looked up for every resource of every Pod.
     served_domains: frozenset[str] = field(init=False)
 

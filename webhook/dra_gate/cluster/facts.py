@@ -23,6 +23,7 @@ from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, ClaimFacts, Facts
 from dra_gate.admission.reach import Reach
 from dra_gate.admission.sets import PolicySets
 from dra_gate.cluster import shapes
+from dra_gate.cluster.device_nodes import DeviceNodes
 from dra_gate.fairness.charge import NOTHING, Charge, allocated_charge, claim_charge
 from dra_gate.fairness.holding import POD_CLAIM_ANNOTATION, PodHolding, held, pod_holding
 from dra_gate.kube.claim import UnknownAllocationMode
@@ -41,6 +42,8 @@ DRA = "/apis/resource.k8s.io/v1/"
 # List and watch paths by kind, in the order in which they are best read: classes before what names them.
 PATHS = {
     "Namespace": "/api/v1/namespaces",
+    "Node": "/api/v1/nodes",
+    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
     "DeviceClass": DRA + "deviceclasses",
     "ResourceSlice": DRA + "resourceslices",
     "ResourceClaimTemplate": DRA + "resourceclaimtemplates",
@@ -124,10 +127,14 @@ class World:
         self._judgements: dict[bytes, ClaimFacts] = {}  # by digest of the spec: thousands of claims share few specs
         self._charges: dict[str, Charge] = {}  # worst case by compiled template
         self._fixed_used: dict[str, Charge] = {}
+        self._device_nodes = DeviceNodes(self._is_device)
+        self._runtime_handlers: dict[str, str] = {}
         self._sinks = {
             kind: KindSink(upsert, delete, self._lock, shape)
             for kind, upsert, delete, shape in (
                 ("Namespace", self._set_namespace, self._drop_namespace, shapes.Namespace),
+                ("Node", self._set_node, self._drop_node, shapes.Node),
+                ("RuntimeClass", self._set_runtime, self._drop_runtime, shapes.RuntimeClass),
                 ("DeviceClass", self._set_class, self._drop_class, shapes.Spec),
                 ("ResourceSlice", self._set_slice, self._drop_slice, shapes.Spec),
                 ("ResourceClaimTemplate", self._set_template, self._drop_template, shapes.Spec),
@@ -156,6 +163,7 @@ class World:
                 self._assemble()  # only the generation or the switch moved
                 return
             models = [model for policy_set in sets.all for model in policy_set.models.values()]
+            self._device_nodes.use(models)
             if not self._reach.same_as(models):
                 self._reach = Reach(models)
                 for name, spec in self._class_specs.items():
@@ -221,6 +229,8 @@ class World:
             templates=self._templates,
             claims=self._claims,
             used={**self._holdings.used, **self._fixed_used} if self._fixed_used else self._holdings.used,
+            nodes=self._device_nodes.nodes,
+            runtime_handlers=self._runtime_handlers,
         )
 
     def _is_device(self, resource: str) -> bool:
@@ -247,6 +257,18 @@ class World:
     def _drop_namespace(self, key: Key) -> None:
         self._namespaces.pop(key[1], None)
 
+    def _set_node(self, key: Key, obj: Object) -> None:
+        self._device_nodes.set_node(key[1], obj)
+
+    def _drop_node(self, key: Key) -> None:
+        self._device_nodes.drop_node(key[1])
+
+    def _set_runtime(self, key: Key, obj: Object) -> None:
+        self._runtime_handlers[key[1]] = text(obj.get("handler"))
+
+    def _drop_runtime(self, key: Key) -> None:
+        self._runtime_handlers.pop(key[1], None)
+
     def _set_class(self, key: Key, obj: Object) -> None:
         spec = mapping(obj.get("spec"))
         self._class_specs[key[1]] = spec
@@ -265,12 +287,14 @@ class World:
     def _set_slice(self, key: Key, obj: Object) -> None:
         spec = mapping(obj.get("spec"))
         kept = {"driver": spec.get("driver"), "devices": spec.get("devices")}
+        self._device_nodes.set_slice(key[1], spec)
         self._slices[key[1]] = _packed(kept)
         if self._reach.judge_slice(kept):
             self._judge_again()
 
     def _drop_slice(self, key: Key) -> None:
         self._slices.pop(key[1], None)
+        self._device_nodes.drop_slice(key[1])
 
     def _judge_again(self) -> None:
         """What can be reached has changed. Classes come and go rarely: all that hangs on them is done anew."""
@@ -279,6 +303,7 @@ class World:
             for key, facts in list(store.items()):
                 store[key] = self._judged(facts.spec, path)
         self._assemble()
+        self._device_nodes.judge_again()
         for key, pod in self._raw_pods.items():
             self._hold(key, pod)
         self._holdings.recharge_pods(self._tenant)

@@ -40,6 +40,24 @@ class Namespace(Struct, omit_defaults=True):
     status: _Phase | None = None
 
 
+class _NodeStatus(Struct, omit_defaults=True):
+    allocatable: dict[str, str] | None = None
+
+
+class Node(Struct, omit_defaults=True):
+    """Its labels, and what its device plugins offer."""
+
+    metadata: _LabelledMetadata
+    status: _NodeStatus | None = None
+
+
+class RuntimeClass(Struct, omit_defaults=True):
+    """Its handler."""
+
+    metadata: _Metadata
+    handler: str = ""
+
+
 class Spec(Struct, omit_defaults=True):
     """A kind that is judged by its whole spec: classes, slices, templates."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from dra_gate.policy.compile import canonical_json, content_digest
 from dra_gate.policy.documents import MAX_BYTES, Document, read
 from dra_gate.policy.errors import PolicyError, PolicyErrors, PolicyWarning
-from dra_gate.policy.meaning import Findings, read_models, read_policy, read_tenant
-from dra_gate.policy.model import API_VERSION, DevicePolicy, Model, Place, PolicyRef, PolicySet, Tenant
+from dra_gate.policy.meaning import Findings, read_models, read_policy, read_settings, read_tenant
+from dra_gate.policy.model import API_VERSION, DevicePolicy, Model, Place, PolicyRef, PolicySet, Settings, Tenant
 from dra_gate.policy.schemas import shape_errors, sound_part
 
 __all__ = [
@@ -109,6 +109,10 @@ def load_documents_with_warnings(
         policies[policy.ref] = policy
     known_refs = policies.keys() if complete and not lacking & {"DevicePolicy", "?"} else None
     tenants = _tenants(sound.get("Tenant", []), known_refs, known_models, findings)
+    settings = sound.get("ClusterSettings", [])
+    for extra in settings[1:]:
+        first = f"the first one is at {settings[0].at(())}"
+        findings.error(extra.at(()), "a second ClusterSettings", f"{first}; what holds for all must be in one place")
     if released is not None:
         _check_released(released, policies, findings)
     if findings.errors:
@@ -119,6 +123,7 @@ def load_documents_with_warnings(
         policies=policies,
         tenants=tenants,
         tenant_by_namespace={namespace: tenant.name for tenant in tenants.values() for namespace in tenant.namespaces},
+        settings=read_settings(settings[0]) if settings else Settings(),
     )
     return policy_set, tuple(sorted(findings.warnings, key=_by_place))
 

@@ -27,7 +27,9 @@ from dra_gate.policy.model import (
     Place,
     PolicyRef,
     Quota,
+    Settings,
     Tenant,
+    Workload,
 )
 
 
@@ -358,6 +360,25 @@ def read_tenant(
         weight=spec.get("weight"),
         over_quota=spec.get("overQuota", "reject"),
         place=document.at(()),
+    )
+
+
+def read_settings(document: Document) -> Settings:
+    """The settings; what the document leaves out has its default."""
+    spec = _mapping(document)["spec"]
+    default = Settings()
+    workloads = tuple(
+        Workload(raw["group"], raw["resource"], tuple(tuple(path.split(".")) for path in raw["podTemplates"]))
+        for raw in spec.get("workloads", ())
+    )
+    return Settings(
+        device_runtimes=tuple(spec.get("deviceRuntimes", default.device_runtimes)),
+        device_node_labels=tuple(spec.get("deviceNodeLabels", default.device_node_labels)),
+        visible_devices_void=spec.get("visibleDevicesVoid", default.visible_devices_void),
+        exempt_users=frozenset(spec.get("exemptUsers", ())),
+        guardians=tuple(spec.get("guardians", default.guardians)),
+        workloads=workloads,
+        workload_verdict=spec.get("workloadVerdict", default.workload_verdict),
     )
 
 

@@ -131,6 +131,51 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
+class Workload:
+    """A kind that makes Pods: where its Pod templates stand, each path a tuple of fields, `*` for every item."""
+
+    group: str
+    resource: str
+    pod_templates: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for all tenants. The defaults are what a folder without a ClusterSettings document gets.
+
+    `device_runtimes` are RuntimeClass handlers, `device_node_labels` label keys (one `*` at the end allowed).
+    `guardians` are user names, groups with `group:` in front.
+    """
+
+    device_runtimes: tuple[str, ...] = ("nvidia", "nvidia-cdi", "nvidia-legacy", "nvidia-experimental")
+    device_node_labels: tuple[str, ...] = (
+        "nvidia.com/gpu*",
+        "nvidia.com/mig*",
+        "nvidia.com/cuda*",
+        "amd.com/gpu*",
+        "gpu.intel.com/*",
+        "cloud.google.com/gke-accelerator",
+        "cloud.google.com/gke-gpu*",
+        "k8s.amazonaws.com/accelerator",
+        "karpenter.k8s.aws/instance-gpu-*",
+        "eks.amazonaws.com/instance-gpu-*",
+        "kubernetes.azure.com/accelerator",
+        "accelerator",
+    )
+    visible_devices_void: str = "envFrom"  # or withoutClaim, off
+    exempt_users: frozenset[str] = frozenset()
+    guardians: tuple[str, ...] = ("group:system:masters",)
+    workloads: tuple[Workload, ...] = ()
+    workload_verdict: str = "warn"  # or deny
+
+    def tells_device_node(self, label: str) -> bool:
+        """The label key is one by which device nodes are told."""
+        return any(
+            label.startswith(key[:-1]) if key.endswith("*") else label == key for key in self.device_node_labels
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySet:
     """All files of a folder, loaded together. `digest` is SHA-256 (hex) over the documents' canonical JSON.
 
@@ -142,6 +187,7 @@ class PolicySet:
     policies: Mapping[PolicyRef, DevicePolicy]
     tenants: Mapping[str, Tenant]
     tenant_by_namespace: Mapping[str, str]
+    settings: Settings = Settings()
 
     def tenant_of(self, namespace: str) -> Tenant | None:
         """The tenant that owns `namespace`, or None."""
