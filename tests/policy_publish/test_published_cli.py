@@ -252,7 +252,7 @@ def test_withdraw(cluster: Cluster) -> None:
     accepted = [{"digest": A.digest, "pinned": True}, {"digest": "e" * 64}]
     history = [{"digest": B.digest, "at": "2026-01-03T00:00:00Z", "by": "ada"}]
     lane = {"override": "dra", "previous": "", "generation": 3}
-    cluster.gate(active=B.digest, accepted=accepted, status={"history": history})
+    cluster.gate(active=B.digest, accepted=accepted)
     cluster.fake.objects[GATE_PATH]["spec"]["lane"] = lane
     cluster.fake.objects[GATE_PATH]["metadata"]["annotations"] = {"mine": "x", WITHDRAWALS: "{["}
     done = cluster.run("withdraw", A.digest[:10], "--note", "floor\x1b[31m")
@@ -263,6 +263,7 @@ def test_withdraw(cluster: Cluster) -> None:
     assert written["metadata"]["annotations"]["mine"] == "x"
     assert cluster.run("withdraw", name_of("e" * 64)).exit_code == 0, "accepted is enough: it may be published no more"
     assert cluster.fake.objects[GATE_PATH]["spec"]["accepted"] == []
+    cluster.fake.objects[GATE_PATH]["status"] = {"history": history}
     rows = json.loads(cluster.run("history", "-o", "json").stdout)
     assert [(row["digest"], row["by"], row["note"]) for row in rows] == [
         ("e" * 64, "ada", ""),

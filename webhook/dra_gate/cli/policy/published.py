@@ -343,9 +343,7 @@ def _accepted(gate: Gate, wanted: str) -> str:
     if len(found) > 1:
         raise Failure(f"{wanted} is the beginning of {', '.join(digest[:SHOWN] for digest in found)}")
     if not found:
-        raise Failure(
-            f"no accepted policy set begins with {wanted}: see dra-gate policy list for what can be withdrawn"
-        )
+        raise Failure(f"no accepted policy set begins with {wanted}: see dra-gate policy list")
     if found[0] == gate.active:
         raise Failure(
             f"{found[0][:SHOWN]} is the active policy set, which new Pods get: activate another first "
