@@ -11,10 +11,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dra_gate import cel
-from dra_gate.policy.compile import compile_template, model_selector, quoted, selectors, templates_of
-from dra_gate.policy.load import load
+from dra_gate.policy.compile import (
+    compile_template,
+    content_digest,
+    model_selector,
+    quoted,
+    selectors,
+    templates_of,
+)
+from dra_gate.policy.load import load, load_documents
 from dra_gate.policy.meaning import globs_meet
-from dra_gate.policy.model import MAX_DEVICES, Constraints, Model, Place, PolicyRef
+from dra_gate.policy.model import MAX_DEVICES, Constraints, Model, Place, PolicyRef, PolicySet
 from policy.floors import Table, compiled, policy_files, tables
 
 HERE = Path(__file__).parent
@@ -90,6 +97,36 @@ def test_names_follow_content() -> None:
     assert len(names) == MAX_DEVICES
     assert compiled(policy_files(["A"], {"memory": {"min": "41Gi"}})).name != first.name
     assert compiled(policy_files(["A"], {"memory": {"min": "40Gi"}}, namespace="other")).name == first.name
+
+
+def check_all(policy_set: PolicySet) -> None:
+    """Whatever way an index takes to them, its names are the digests of what is sent, as of a template by itself."""
+    index = templates_of(policy_set)
+    for tenant in policy_set.tenants.values():
+        for ref in dict.fromkeys(ref for namespace in tenant.namespaces for ref in tenant.valid_refs(namespace)):
+            for count in range(1, MAX_DEVICES + 1):
+                found = index.for_count(tenant.name, ref, count)
+                alone = compile_template(tenant, policy_set.policies[ref], policy_set.models, count)
+                assert (found.tenant, found.policy, found.count) == (tenant.name, ref, count)
+                assert (found.name, found.spec, found.candidates) == (alone.name, alone.spec, alone.candidates)
+                assert found.name == f"dra-gate-{ref.name}-v{ref.version}-x{count}-{content_digest(found.spec)[:10]}"
+                assert index.by_name(tenant.name, found.name) is index.named(found.name) is found
+
+
+def test_names_are_digests_of_content() -> None:
+    check_all(load(EXAMPLE))
+
+
+# Digits, which also stand where the count does, and text that is longer or escaped in JSON.
+@given(
+    st.lists(st.sampled_from(["2", "A23", "B 3", 'C"2"', "D\\2", "é3", "𝛀2*"]), min_size=1, max_size=3, unique=True),
+    st.sampled_from([{}, {"memory": {"min": "23Gi"}}, {"sameAttribute": [ROOT]}]),
+    st.sampled_from(["true", "'2' == '3' || 2 == 3", "'é𝛀' == '\"'"]),
+)
+def test_names_are_digests_of_content_whatever_it_is(
+    products: list[str], constraints: dict[str, object], own: str
+) -> None:
+    check_all(load_documents(policy_files(products, {**constraints, "cel": [own]})))
 
 
 def test_counts_out_of_range() -> None:

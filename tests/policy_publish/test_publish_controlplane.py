@@ -387,8 +387,12 @@ def test_a_withdrawn_set_is_refused(at_one: Gate, api: Api) -> None:
     everywhere(at_one, lambda seen: states(seen) == {digest(2): "active", digest(1): "accepted"})
     assert all(Replica(at_one, name).ask("validate", pod)["allowed"] for name in at_one.replicas)
     noted(api, digest(2))
-    apply_gate(api, digest(2), [])
+    with pytest.raises(GateError, match="activate another first"):
+        policy(at_one, "withdraw", digest(2))
+    policy(at_one, "withdraw", digest(1)[:12], "--note", "too low a floor")
     everywhere(at_one, lambda seen: states(seen) == {digest(2): "active"})
+    newest = json.loads(policy(at_one, "history", "-o", "json"))[0]
+    assert (newest["digest"], newest["by"], newest["note"]) == (digest(1), "admin", "too low a floor")
     for name in at_one.replicas:
         response = Replica(at_one, name).ask("validate", pod)
         assert not response["allowed"]
@@ -486,7 +490,8 @@ def test_the_rights_in_the_manual_are_enough(
         noted(api, digest(2))
         tried("rollback")
         noted(api, digest(1))
-        assert [e["by"] for e in json.loads(tried("history", "-o", "json"))][:2] == [TENANT.name] * 2
+        tried("withdraw", digest(2))
+        assert [e["by"] for e in json.loads(tried("history", "-o", "json"))][:3] == [TENANT.name] * 3
         with pytest.raises(ApiError, match="forbidden"):
             control_plane.api(TENANT).delete("configmaps", name_of(digest(2)), "dra-gate")
     finally:

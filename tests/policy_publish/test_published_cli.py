@@ -14,7 +14,17 @@ from click.testing import CliRunner, Result
 from cluster.conftest import kubeconfig
 from cluster.fake_api import Answer, FakeApi, Request, status
 from dra_gate.cli.policy import command, published
-from dra_gate.cluster.gate import ACTIVATION, GATE_PATH, GATES_PATH, read_gate, with_active
+from dra_gate.cluster.gate import (
+    ACTIVATION,
+    GATE_PATH,
+    GATES_PATH,
+    MAX_WITHDRAWALS,
+    WITHDRAWALS,
+    Activation,
+    read_gate,
+    with_active,
+    with_withdrawn,
+)
 from dra_gate.cluster.policy_map import MAPS_PATH, name_of, read_policy_map
 from policy_publish.sets import files, gate, made
 from policy_publish.sets import published as config_map
@@ -234,6 +244,72 @@ def test_rollback(cluster: Cluster) -> None:
     done = cluster.run("rollback")
     assert done.exit_code == 2
     assert "is not published" in done.output
+
+
+def test_withdraw(cluster: Cluster) -> None:
+    cluster.publish(1, 2, 3)
+    assert "nothing was ever activated" in cluster.run("withdraw", A.digest).output
+    accepted = [{"digest": A.digest, "pinned": True}, {"digest": "e" * 64}]
+    history = [{"digest": B.digest, "at": "2026-01-03T00:00:00Z", "by": "ada"}]
+    lane = {"override": "dra", "previous": "", "generation": 3}
+    cluster.gate(active=B.digest, accepted=accepted)
+    cluster.fake.objects[GATE_PATH]["spec"]["lane"] = lane
+    cluster.fake.objects[GATE_PATH]["metadata"]["annotations"] = {"mine": "x", WITHDRAWALS: "{["}
+    done = cluster.run("withdraw", A.digest[:10], "--note", "floor\x1b[31m")
+    assert done.exit_code == 0, done.output
+    assert f"{A.digest} is withdrawn" in done.stdout
+    written = cluster.fake.objects[GATE_PATH]
+    assert written["spec"] == {"active": B.digest, "accepted": [{"digest": "e" * 64}], "lane": lane}
+    assert written["metadata"]["annotations"]["mine"] == "x"
+    assert cluster.run("withdraw", name_of("e" * 64)).exit_code == 0, "accepted is enough: it may be published no more"
+    assert cluster.fake.objects[GATE_PATH]["spec"]["accepted"] == []
+    cluster.fake.objects[GATE_PATH]["status"] = {"history": history}
+    rows = json.loads(cluster.run("history", "-o", "json").stdout)
+    assert [(row["digest"], row["by"], row["note"]) for row in rows] == [
+        ("e" * 64, "ada", ""),
+        (A.digest, "ada", "floor [31m"),
+        (B.digest, "ada", ""),
+    ]
+    assert rows[1]["change"] == "withdrawn: no longer accepted"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (B.digest, "is the active policy set, which new Pods get: activate another first"),
+        (B.digest[:8], "is the active policy set, which new Pods get: activate another first"),
+        (C.digest, "no accepted policy set begins with"),  # published only
+        ("0123", "no accepted policy set begins with 0123: see dra-gate policy list"),
+        ("", "no accepted policy set begins with"),
+        ("ff", "ff is the beginning of ffff"),
+    ],
+)
+def test_what_can_not_be_withdrawn(cluster: Cluster, wanted: str, said: str) -> None:
+    cluster.publish(1, 2, 3)
+    cluster.gate(active=B.digest, accepted=[{"digest": "f" * 64}, {"digest": "f" * 63 + "0"}])
+    before = json.dumps(cluster.fake.objects[GATE_PATH])
+    done = cluster.run("withdraw", wanted)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert json.dumps(cluster.fake.objects[GATE_PATH]) == before
+
+
+def test_it_becomes_active_while_it_is_withdrawn(cluster: Cluster) -> None:
+    cluster.publish(1, 2)
+    cluster.gate(active=B.digest, accepted=[{"digest": A.digest}])
+    cluster.trouble = [lambda: cluster.gate(active=A.digest, accepted=[{"digest": B.digest}])]
+    done = cluster.run("withdraw", A.digest)
+    assert done.exit_code == 2
+    assert "activate another first" in done.output
+    assert cluster.active == A.digest
+
+
+def test_withdrawals_are_remembered_as_far_as_they_fit() -> None:
+    obj: dict[str, Any] = stored(OLD)
+    for number in range(MAX_WITHDRAWALS + 3):
+        obj = with_withdrawn(obj, Activation(f"{number:064x}", "2026-01-01T00:00:00Z", "ada", "n"))
+    found = read_gate(obj).withdrawals
+    assert [entry.digest for entry in found] == [f"{number:064x}" for number in range(MAX_WITHDRAWALS + 2, 2, -1)]
 
 
 def test_history_and_list(cluster: Cluster) -> None:

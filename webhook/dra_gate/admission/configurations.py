@@ -10,7 +10,7 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from dra_gate.admission.facts import GATE_NAMESPACE, LANE_LABEL, NEVER_GATED, Facts
+from dra_gate.admission.facts import LANE_LABEL, Facts
 from dra_gate.admission.request import Request
 from dra_gate.admission.rules.reserved_name import DRA_GROUP
 from dra_gate.admission.scope import is_mirror, scope_of
@@ -18,6 +18,7 @@ from dra_gate.admission.stamp import DOMAIN
 from dra_gate.kube import pod as pods
 from dra_gate.kube.raw import at, mapping, text
 from dra_gate.policy.compile import NAME_PREFIX
+from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED
 
 # Sorted last: a webhook whose conditions were false in its turn is not called again when a later one adds a device
 # container, and configurations run in the order of their names (measured on 1.37.2).

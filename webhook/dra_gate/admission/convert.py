@@ -7,7 +7,7 @@ would have handed the same devices on. A sidecar runs beside everything after it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -59,12 +59,7 @@ def device_requests(pod: Object, facts: Facts) -> Iterator[ResourceRequest]:
     Resources under the domain of a served one count too (`nvidia.com/mig-1g.5gb` where `nvidia.com/gpu` is served):
     they are parts of the same devices. So do implicit names of classes that nobody knows.
     """
-    for container in pods.containers(pod):
-        for name in pods.extended_resource_names(container):
-            if _can_give_devices(name, facts):
-                request = pods.resource_request(container, name)
-                if request.count != 0:
-                    yield request
+    return pods.resource_requests(pod, lambda name: _can_give_devices(name, facts))
 
 
 def _can_give_devices(name: str, facts: Facts) -> bool:
@@ -83,14 +78,11 @@ def plan(pod: Object, scope: Scope, facts: Facts) -> Plan:
         return Plan(findings=(_too_many_requests(),))
     served = served_resources(scope.policy, facts)
     findings = [finding for request in requests if (finding := _finding(request, served, scope.policy))]
-    wanted: dict[tuple[str | int, ...], tuple[Container, int]] = {}
-    for request in requests:
-        container, count = wanted.get(request.container.path, (request.container, 0))
-        wanted[container.path] = (container, count + (request.count or 0))
-    findings += [_too_many(container, count) for container, count in wanted.values() if count > MAX_DEVICES]
+    wanted = pods.devices_by_container(requests)
+    findings += [_too_many(container, count) for container, count in wanted if count > MAX_DEVICES]
     if findings:
         return Plan(findings=tuple(findings))
-    return _assign(pod, list(wanted.values()), tuple(requests), scope, facts)
+    return _assign(pod, wanted, tuple(requests), scope, facts)
 
 
 def _assign(
@@ -101,7 +93,13 @@ def _assign(
     facts: Facts,
 ) -> Plan:
     assert scope.tenant is not None and scope.policy is not None  # noqa: S101, PT018
-    shared = _Reusable(pod, scope, facts)
+    held, beside = set[str](), set[str]()  # the claim entries that containers see, and that sidecars see
+    for container in pods.claim_users(pod):
+        (beside if container.is_sidecar else held).update(container.claim_names())
+    shared = _Reusable()
+    for name, own in tenant_templates(pod, scope, facts).items():
+        if name in held and name not in beside:
+            shared.offer(name, own.count)
     counts: dict[str, int] = {}  # new entry (by a provisional name) -> devices
     chosen: dict[tuple[str | int, ...], str] = {}
     for container, count in wanted:
@@ -119,7 +117,9 @@ def _assign(
                 counts[found] = count
                 shared.offer(found, count)
             chosen[container.path] = found
-    names = _entry_names(pod, dict.fromkeys(chosen[c.path] for c, _ in wanted if chosen[c.path] in counts))
+    # Not free is a name that a container asks for without there being such an entry: another's claim is not for it.
+    taken = {text(entry.get("name")) for entry in pods.claim_entries(pod)} | held | beside
+    names = _entry_names(taken, dict.fromkeys(chosen[c.path] for c, _ in wanted if chosen[c.path] in counts))
     template = facts.index.for_count
     return Plan(
         entries=tuple(
@@ -138,19 +138,7 @@ class _Reusable:
     Pod that we have already converted.
     """
 
-    pod: Object
-    scope: Scope
-    facts: Facts
     offers: dict[int, list[str]] = field(default_factory=dict)  # count of devices -> entries, in order
-
-    def __post_init__(self) -> None:
-        beside: set[str] = set()
-        held: set[str] = set()
-        for container in pods.containers(self.pod):
-            (beside if container.is_sidecar else held).update(container.claim_names())
-        for name, template in tenant_templates(self.pod, self.scope, self.facts).items():
-            if name in held and name not in beside:
-                self.offer(name, template.count)
 
     def offer(self, name: str, count: int) -> None:
         self.offers.setdefault(count, []).append(name)
@@ -172,13 +160,8 @@ def tenant_templates(pod: Object, scope: Scope, facts: Facts) -> Mapping[str, Te
     return found
 
 
-def _entry_names(pod: Object, provisional: Iterable[str]) -> dict[str, str]:
-    """Free names for new entries, numbered on from the existing ones; the same Pod gets the same names every time.
-
-    A name that a container asks for without there being such an entry is not free: it must not come by another's claim.
-    """
-    taken = {text(entry.get("name")) for entry in pods.claim_entries(pod)}
-    taken.update(*(container.claim_names() for container in pods.containers(pod)))
+def _entry_names(taken: Set[str], provisional: Iterable[str]) -> dict[str, str]:
+    """Free names for new entries, numbered on from the `taken` ones; the same Pod gets the same names every time."""
     names: dict[str, str] = {}
     number = 0
     for old in provisional:

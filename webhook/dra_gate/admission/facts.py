@@ -17,9 +17,6 @@ from dra_gate.policy.model import PolicySet
 
 LANE_LABEL = "dra-gate.io/lane"
 MODE_LABEL = "dra-gate.io/mode"
-GATE_NAMESPACE = "dra-gate"
-# Never gated, whatever their labels: what the cluster stands on must not wait for the gate.
-NEVER_GATED = frozenset({"kube-system", "kube-public", "kube-node-lease", GATE_NAMESPACE})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, NEVER_GATED, Facts
+from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, Facts
 from dra_gate.admission.request import Request
 from dra_gate.kube.pod import MIRROR_ANNOTATION
 from dra_gate.kube.raw import at
-from dra_gate.policy.model import DevicePolicy, Tenant
+from dra_gate.policy.model import NEVER_GATED, DevicePolicy, Tenant
 
 LANES = ("dra", "device-plugin")
 MODES = ("enforce", "warn", "shadow")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dra_gate.admission.facts import GATE_NAMESPACE
 from dra_gate.cli.failure import Failure
 from dra_gate.policy.errors import PolicyErrors
 from dra_gate.policy.load import load
+from dra_gate.policy.model import GATE_NAMESPACE
 
 if TYPE_CHECKING:
     from dra_gate.controller.certificate_plan import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dra_gate.admission.sets import PolicySets
@@ -16,6 +16,9 @@ GATES_PATH = "/apis/dra-gate.io/v1alpha1/gates"
 GATE_PATH = f"{GATES_PATH}/{GATE}"
 # On the Gate, written by `dra-gate policy activate` with the change itself: JSON with digest, generation, by and note.
 ACTIVATION = "dra-gate.io/activation"
+# On the Gate, written by `dra-gate policy withdraw`: JSON, the newest first, each with digest, at, by and note.
+WITHDRAWALS = "dra-gate.io/withdrawals"
+MAX_WITHDRAWALS = 20  # that are remembered: annotations have 256 KiB in all
 MAX_ACCEPTED = 8  # what the schema takes
 PREPARED = 2  # published sets that were never active: so many of the newest have their templates made beforehand
 
@@ -31,7 +34,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation that took effect. `at` is RFC 3339; `by` and `note` may be empty."""
+    """An activation that took effect, or a withdrawal. `at` is RFC 3339; `by` and `note` may be empty."""
 
     digest: str
     at: str
@@ -43,7 +46,8 @@ class Activation:
 class Gate:
     """The Gate as far as anybody reads it. `status` is the raw one; `history` and `observed` are its fields.
 
-    `claimed` is who says to have activated the present set, if the annotation is about this change (`read_gate`).
+    `claimed` is who says to have activated the present set, if the annotation is about this change (`read_gate`);
+    `withdrawals` are those by command, the newest first.
     """
 
     uid: str
@@ -55,6 +59,7 @@ class Gate:
     lane_previous: str = ""
     claimed: Activation | None = None
     history: tuple[Activation, ...] = ()
+    withdrawals: tuple[Activation, ...] = ()
     observed: int = 0
     status: Object = field(default_factory=dict)
 
@@ -87,13 +92,26 @@ def read_gate(obj: Object) -> Gate:
         lane_override=text(at(spec, "lane", "override")),
         lane_previous=text(at(spec, "lane", "previous")),
         claimed=_claimed(text(at(metadata, "annotations", ACTIVATION)), active, observed),
-        history=tuple(
-            Activation(text(entry.get("digest")), text(entry.get("at")), text(entry.get("by")), text(entry.get("note")))
-            for entry in map(mapping, sequence(status.get("history")))
-        ),
+        history=_entries(status.get("history")),
+        withdrawals=_entries(_json(text(at(metadata, "annotations", WITHDRAWALS)))),
         observed=observed,
         status=status,
     )
+
+
+def _entries(raw: object) -> tuple[Activation, ...]:
+    return tuple(
+        Activation(text(entry.get("digest")), text(entry.get("at")), text(entry.get("by")), text(entry.get("note")))
+        for entry in map(mapping, sequence(raw))
+    )
+
+
+def _json(annotation: str) -> object:
+    """What the annotation holds; None where it is no JSON."""
+    try:
+        return json.loads(annotation) if annotation else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _number(value: object) -> int:
@@ -105,10 +123,7 @@ def _claimed(annotation: str, active: str, observed: int) -> Activation | None:
 
     One that a later change by other means left behind is about an older generation.
     """
-    try:
-        said = json.loads(annotation) if annotation else None
-    except ValueError:
-        return None
+    said = _json(annotation)
     if not isinstance(said, dict) or said.get("digest") != active or _number(said.get("generation")) <= observed:
         return None
     return Activation(active, "", text(said.get("by"))[:256], text(said.get("note"))[:1024])
@@ -122,9 +137,7 @@ def with_active(
     All else stays as it is. `by` and `note` go along for the history. Raises ValueError when so many sets are pinned
     that the old one finds no place.
     """
-    metadata: dict[str, Any] = dict(mapping(stored.get("metadata"))) if stored is not None else {"name": GATE}
-    spec: dict[str, Any] = dict(mapping(stored.get("spec"))) if stored is not None else {}
-    metadata.pop("managedFields", None)
+    metadata, spec = _parts(stored or {"metadata": {"name": GATE}})
     if by or note:
         # What is written changes the spec, which makes it the next generation (apimachinery, ObjectMeta.generation).
         said = {"digest": digest, "generation": _number(metadata.get("generation")) + 1, "by": by, "note": note}
@@ -138,13 +151,31 @@ def with_active(
         if len(accepted) >= MAX_ACCEPTED:
             loose = next((entry for entry in accepted if entry.get("pinned") is not True), None)
             if loose is None:
-                raise ValueError(f"{MAX_ACCEPTED} accepted sets are pinned: take one out of the Gate's spec.accepted")
+                raise ValueError(f"{MAX_ACCEPTED} accepted sets are pinned: withdraw one (dra-gate policy withdraw)")
             accepted.remove(loose)
         accepted.append({"digest": old, **({"pinned": True} if pinned else {})})
     if accepted or "accepted" in spec:
         spec["accepted"] = accepted
     spec["active"] = digest
     return {"apiVersion": "dra-gate.io/v1alpha1", "kind": "Gate", "metadata": metadata, "spec": spec}
+
+
+def with_withdrawn(stored: Object, withdrawal: Activation) -> dict[str, Any]:
+    """The Gate to write so that the withdrawal's set is accepted no more, pinned or not; all else stays as it is."""
+    metadata, spec = _parts(stored)
+    accepted = map(mapping, sequence(spec.get("accepted")))
+    spec["accepted"] = [entry for entry in accepted if entry.get("digest") != withdrawal.digest]
+    said = [asdict(entry) for entry in (withdrawal, *read_gate(stored).withdrawals)][:MAX_WITHDRAWALS]
+    annotations = mapping(metadata.get("annotations"))
+    metadata["annotations"] = {**annotations, WITHDRAWALS: json.dumps(said, ensure_ascii=False)}
+    return {"apiVersion": "dra-gate.io/v1alpha1", "kind": "Gate", "metadata": metadata, "spec": spec}
+
+
+def _parts(stored: Object) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metadata and spec to write changes into."""
+    metadata = dict(mapping(stored.get("metadata")))
+    metadata.pop("managedFields", None)
+    return metadata, dict(mapping(stored.get("spec")))
 
 
 def choose(

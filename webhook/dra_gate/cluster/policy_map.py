@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dra_gate.admission.facts import GATE_NAMESPACE
 from dra_gate.kube.raw import Object, at, mapping, text
 from dra_gate.policy.load import RELEASED, PolicyErrors, load_documents
-from dra_gate.policy.model import PolicySet
+from dra_gate.policy.model import GATE_NAMESPACE, PolicySet
 
 NAMESPACE = GATE_NAMESPACE
 MAPS_PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps"

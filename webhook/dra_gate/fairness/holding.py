@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from sys import intern
 
@@ -47,9 +47,7 @@ def raw_devices(pod: Object, is_device: Callable[[str], bool]) -> int:
     started before it (KEP-753).
     """
     running = peak = apps = 0
-    for container in pods.containers(pod):
-        names: Iterable[str] = filter(is_device, pods.extended_resource_names(container))
-        count = sum(pods.resource_request(container, name).count or 0 for name in names)
+    for container, count in pods.devices_by_container(pods.resource_requests(pod, is_device)):
         if container.is_serial_init:
             peak = max(peak, running + count)
         elif container.is_sidecar:

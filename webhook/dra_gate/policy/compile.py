@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from dra_gate.policy.drivers import DRIVERS
@@ -22,21 +23,36 @@ DOMAIN = "dra-gate.io"
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A compiled ResourceClaimTemplate. `spec` is its `.spec`: metadata for the generated claims, and their spec.
-
-    `candidates` are the models in order of preference; `count` is how many devices a claim gets, all of one model.
-    """
+    """A compiled ResourceClaimTemplate for `count` devices, all of one model. Equal names mean equal content."""
 
     name: str
-    tenant: str
-    policy: PolicyRef
     count: int
-    candidates: tuple[str, ...]
-    spec: Mapping[str, Any]
+    _plan: _Plan = field(repr=False, compare=False)
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self._plan.tenant
+
+    @property
+    def policy(self) -> PolicyRef:
+        """What it was compiled from."""
+        return self._plan.policy.ref
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The models in order of preference."""
+        return self._plan.policy.candidates
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The object's `.spec`: metadata for the generated claims, and their spec. Read only: others share parts."""
+        return self._plan.spec(self.count)
 
     def manifest(self, namespace: str) -> dict[str, Any]:
         """The object to create in `namespace`; it carries the same labels and annotations as its claims will."""
-        stamp = self.spec["metadata"]
+        spec = self.spec
+        stamp = spec["metadata"]
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaimTemplate",
@@ -46,47 +62,47 @@ class Template:
                 "labels": dict(stamp["labels"]),
                 "annotations": dict(stamp["annotations"]),
             },
-            "spec": self.spec,
+            "spec": spec,
         }
 
 
 class TemplateIndex:
     """All templates of a policy set: every policy a tenant honours, at every device count from 1 to `MAX_DEVICES`."""
 
-    def __init__(self, templates: Iterator[Template]) -> None:
-        self._by_count: dict[tuple[str, PolicyRef, int], Template] = {}
-        self._by_name: dict[tuple[str, str], Template] = {}
-        self._any_by_name: dict[str, Template] = {}
+    def __init__(self, templates: Iterable[Template]) -> None:
+        self._by_count: dict[tuple[str, PolicyRef], dict[int, Template]] = {}
+        # By name alone: of two tenants only those of one policy could meet, and only by 40 bits of their digests.
+        self._by_name: dict[str, Template] = {}
         for template in templates:
-            self._by_count[template.tenant, template.policy, template.count] = template
-            self._by_name[template.tenant, template.name] = template
-            self._any_by_name[template.name] = template
+            self._by_count.setdefault((template.tenant, template.policy), {})[template.count] = template
+            self._by_name[template.name] = template
 
     def for_count(self, tenant: str, ref: PolicyRef, count: int) -> Template:
         """The tenant's template for `count` devices.
 
         Raises KeyError for a policy that the tenant does not honour, and for a count out of range.
         """
-        return self._by_count[tenant, ref, count]
+        return self._by_count[tenant, ref][count]
 
     def named(self, name: str) -> Template | None:
         """The template of that name, whoever's it is: the name holds a digest of its content, the tenant included."""
-        return self._any_by_name.get(name)
+        return self._by_name.get(name)
 
     def by_name(self, tenant: str, name: str) -> Template | None:
         """The tenant's template of that name, or None: a name that this policy set does not compile to."""
-        return self._by_name.get((tenant, name))
+        found = self._by_name.get(name)
+        return found if found is not None and found.tenant == tenant else None
 
 
 def templates_of(policy_set: PolicySet) -> TemplateIndex:
     """Compiles everything the tenants of `policy_set` may use. Done once when a set is loaded, never per request."""
 
     def each() -> Iterator[Template]:
+        alternatives = {ref: _alternatives(one, policy_set.models) for ref, one in policy_set.policies.items()}
         for tenant in policy_set.tenants.values():
             refs = dict.fromkeys(ref for namespace in tenant.namespaces for ref in tenant.valid_refs(namespace))
             for ref in refs:
-                for count in range(1, MAX_DEVICES + 1):
-                    yield compile_template(tenant, policy_set.policies[ref], policy_set.models, count)
+                yield from _Plan(tenant.name, policy_set.policies[ref], alternatives[ref]).templates()
 
     return TemplateIndex(each())
 
@@ -98,47 +114,71 @@ def compile_template(tenant: Tenant, policy: DevicePolicy, models: Mapping[str, 
     """
     if not 1 <= count <= MAX_DEVICES:
         raise ValueError(f"a claim holds 1 to {MAX_DEVICES} devices, not {count}")
-    devices: dict[str, Any] = {
-        "requests": [
-            {
-                "name": REQUEST,
-                "firstAvailable": [
-                    {
-                        "name": name,
-                        "deviceClassName": models[name].device_class,
-                        "allocationMode": "ExactCount",
-                        "count": count,
-                        "selectors": [
-                            {"cel": {"expression": text}} for text in selectors(models[name], policy.constraints)
-                        ],
-                    }
-                    for name in policy.candidates
-                ],
-            }
-        ]
-    }
-    if count > 1 and policy.constraints.same_attribute:
-        devices["constraints"] = [
-            {"requests": [REQUEST], "matchAttribute": attribute} for attribute in policy.constraints.same_attribute
-        ]
-    spec = {
-        "metadata": {
-            "labels": {
-                "app.kubernetes.io/managed-by": "dra-gate",
-                f"{DOMAIN}/tenant": tenant.name,
-                f"{DOMAIN}/policy": policy.ref.name,
-                f"{DOMAIN}/policy-version": str(policy.ref.version),
+    plan = _Plan(tenant.name, policy, _alternatives(policy, models))
+    return Template(plan.name(count, content_digest(plan.spec(count))), count, plan)
+
+
+def _alternatives(policy: DevicePolicy, models: Mapping[str, Model]) -> tuple[Mapping[str, Any], ...]:
+    """The candidates as alternatives of a request, without their count: the same for every tenant and count."""
+    return tuple(
+        {
+            "name": name,
+            "deviceClassName": models[name].device_class,
+            "allocationMode": "ExactCount",
+            "count": 0,  # holds the place
+            "selectors": [{"cel": {"expression": text}} for text in selectors(models[name], policy.constraints)],
+        }
+        for name in policy.candidates
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a tenant's templates of one policy have in common. There may be thousands, and few are ever looked into:
+    each is put together from shared parts when it is.
+    """
+
+    tenant: str
+    policy: DevicePolicy
+    alternatives: tuple[Mapping[str, Any], ...]
+
+    def spec(self, count: int) -> Mapping[str, Any]:
+        policy = self.policy
+        devices: dict[str, Any] = {
+            "requests": [{"name": REQUEST, "firstAvailable": [{**one, "count": count} for one in self.alternatives]}]
+        }
+        if count > 1 and policy.constraints.same_attribute:
+            devices["constraints"] = [
+                {"requests": [REQUEST], "matchAttribute": attribute} for attribute in policy.constraints.same_attribute
+            ]
+        return {
+            "metadata": {
+                "labels": {
+                    "app.kubernetes.io/managed-by": "dra-gate",
+                    f"{DOMAIN}/tenant": self.tenant,
+                    f"{DOMAIN}/policy": policy.ref.name,
+                    f"{DOMAIN}/policy-version": str(policy.ref.version),
+                },
+                "annotations": {
+                    f"{DOMAIN}/candidates": ",".join(policy.candidates),
+                    f"{DOMAIN}/devices": str(count),
+                    f"{DOMAIN}/policy-digest": policy.digest,
+                },
             },
-            "annotations": {
-                f"{DOMAIN}/candidates": ",".join(policy.candidates),
-                f"{DOMAIN}/devices": str(count),
-                f"{DOMAIN}/policy-digest": policy.digest,
-            },
-        },
-        "spec": {"devices": devices},
-    }
-    name = f"{NAME_PREFIX}{policy.ref.name}-v{policy.ref.version}-x{count}-{content_digest(spec)[:10]}"
-    return Template(name, tenant.name, policy.ref, count, policy.candidates, spec)
+            "spec": {"devices": devices},
+        }
+
+    def name(self, count: int, digest: str) -> str:
+        return f"{NAME_PREFIX}{self.policy.ref.name}-v{self.policy.ref.version}-x{count}-{digest[:10]}"
+
+    def templates(self) -> Iterator[Template]:
+        """One for each count. Above 1 only the count differs, so what two counts differ in is where it stands."""
+        one, two, three = (canonical_json(self.spec(count)) for count in (1, 2, 3))
+        places = [place for place, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
+        parts = [two[start + 1 : end] for start, end in pairwise([-1, *places, len(two)])]
+        for count in range(1, MAX_DEVICES + 1):
+            text = one if count == 1 else str(count).encode().join(parts)
+            yield Template(self.name(count, hashlib.sha256(text).hexdigest()), count, self)
 
 
 def canonical_json(value: object) -> bytes:

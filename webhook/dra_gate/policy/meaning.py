@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from dra_gate.cel import check
+from dra_gate.kube.pod import IMPLICIT_PREFIX
 from dra_gate.kube.quantity import Quantity, QuantityError
 from dra_gate.kube.semver import Semver, SemverError
 from dra_gate.policy.compile import content_digest
@@ -19,6 +20,7 @@ from dra_gate.policy.drivers import DRIVERS, STANDARD_DOMAIN, driver_of_class
 from dra_gate.policy.errors import PolicyError, PolicyWarning
 from dra_gate.policy.model import (
     MAX_CANDIDATES,
+    NEVER_GATED,
     OTHERS,
     Canary,
     Constraints,
@@ -31,6 +33,8 @@ from dra_gate.policy.model import (
     Tenant,
     Workload,
 )
+
+_MAX_DOMAIN = 253 - len("requests.")  # a ResourceQuota names the resource with that before it
 
 
 @dataclass(slots=True)
@@ -145,6 +149,7 @@ def read_policy(document: Document, models: Mapping[str, Model] | None, findings
     """
     raw = _mapping(document)
     spec = raw["spec"]
+    _check_serves(document, findings)
     constraints = _read_constraints(document, spec.get("constraints", {}), findings)
     candidates = tuple(spec["candidates"])
     if models is not None:
@@ -159,6 +164,27 @@ def read_policy(document: Document, models: Mapping[str, Model] | None, findings
         digest=content_digest(raw),
         place=document.at(()),
     )
+
+
+def _check_serves(document: Document, findings: Findings) -> None:
+    """Finds names that Kubernetes does not take for an extended resource (core v1, IsExtendedResourceName), nor for a
+    class's implicit name. Names without a domain have been refused by the schema.
+    """
+    for index, name in enumerate(_mapping(document)["spec"]["serves"]):
+        domain, _, _ = name.partition("/")
+        if domain.endswith("kubernetes.io") and not name.startswith(IMPLICIT_PREFIX):
+            why = "names under kubernetes.io are Kubernetes' own"
+        elif domain.startswith("requests."):
+            why = "names that begin with requests. are a ResourceQuota's"
+        elif len(domain) > _MAX_DOMAIN:
+            why = f"its domain has {len(domain)} characters, and at most {_MAX_DOMAIN} can be"
+        else:
+            continue
+        findings.error(
+            document.at(("spec", "serves", index)),
+            f"{name} is no extended resource: {why}",
+            "use the name that containers ask for, such as nvidia.com/gpu",
+        )
 
 
 def _read_constraints(document: Document, raw: Mapping[str, Any], findings: Findings) -> Constraints:
@@ -332,6 +358,13 @@ def read_tenant(
                 f"there is {same}" if same else "there is " + (", ".join(sorted({r.name for r in refs})) or "no policy")
             )
             findings.error(document.at(path), f"no policy {ref}", there)
+    for index, namespace in enumerate(spec["namespaces"]):
+        if namespace in NEVER_GATED:
+            findings.error(
+                document.at(("spec", "namespaces", index)),
+                f"namespace {namespace} is never gated, so no policy would ever be applied there",
+                "take it out: the webhooks leave it alone, and what needs devices belongs into a namespace of its own",
+            )
     quota = spec.get("quota", {})
     for name in quota.get("models", {}):
         place = document.key_at(("spec", "quota", "models", name))

@@ -13,6 +13,9 @@ from dra_gate.kube.semver import Semver
 
 API_VERSION = "policy.dra-gate.io/v1alpha1"
 OTHERS = "others"  # the word at the end of a candidate list
+GATE_NAMESPACE = "dra-gate"
+# Never gated, whatever their labels: what the cluster stands on must not wait for the gate. So no tenant can own them.
+NEVER_GATED = frozenset({"kube-system", "kube-public", "kube-node-lease", GATE_NAMESPACE})
 MAX_CANDIDATES = 8  # firstAvailable takes at most 8 alternatives: resource.k8s.io/v1 FirstAvailableDeviceRequestMaxSize
 MAX_DEVICES = 32  # devices in one claim: resource.k8s.io/v1 AllocationResultsMaxSize
 

@@ -9,18 +9,21 @@ from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube import pod as pods
 from dra_gate.kube.raw import Object, text
+from dra_gate.policy.model import PolicyRef
 
 _SOURCES = ("resourceClaimTemplateName", "resourceClaimName")
 
 
 def _check(context: Context) -> Iterator[Finding]:
+    tenant = context.scope.tenant
+    valid = tenant.valid_refs(context.scope.namespace) if tenant is not None else ()
     for index, entry in enumerate(pods.claim_entries(context.object)):
-        problem = _problem(entry, context)
+        problem = _problem(entry, valid, context)
         if problem:
             yield RULE.finding(f"spec.resourceClaims[{index}]", problem)
 
 
-def _problem(entry: Object, context: Context) -> str:
+def _problem(entry: Object, valid: tuple[PolicyRef, ...], context: Context) -> str:
     """Why the entry is foreign; empty when it is the tenant's own, or can give no gated device."""
     named = [key for key in _SOURCES if entry.get(key)]
     unknown = sorted(set(entry) - {"name", *_SOURCES})
@@ -36,17 +39,12 @@ def _problem(entry: Object, context: Context) -> str:
     found = context.facts.templates.get(key)
     tenant = context.scope.tenant
     compiled = context.facts.index.by_name(tenant.name, name) if tenant is not None else None
-    if compiled is None or compiled.policy not in _valid(context):
+    if compiled is None or compiled.policy not in valid:
         return _reached(f"template {name}", found)
     # A template that is not there yet is the controller's to make; one that is there must be what we compiled.
     if found is not None and found.spec != compiled.spec:
         return f"template {name} has the name of the tenant's template and other content"
     return ""
-
-
-def _valid(context: Context) -> tuple[object, ...]:
-    tenant = context.scope.tenant
-    return tenant.valid_refs(context.scope.namespace) if tenant is not None else ()
 
 
 def _reached(what: str, found: ClaimFacts | None) -> str:

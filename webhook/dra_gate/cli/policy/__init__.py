@@ -29,6 +29,7 @@ for verb in (
     published.list_command,
     published.activate_command,
     published.rollback_command,
+    published.withdraw_command,
     published.history_command,
 ):
     command.add_command(verb)

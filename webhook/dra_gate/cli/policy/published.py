@@ -1,4 +1,4 @@
-"""`dra-gate policy publish | list | activate | rollback | history`: policy sets in a cluster.
+"""`dra-gate policy publish | list | activate | rollback | withdraw | history`: policy sets in a cluster.
 
 What counts is what the API server has stored: sets are loaded from there and verified before one is activated, and
 nothing is written over a Gate that changed meanwhile.
@@ -7,6 +7,7 @@ nothing is written over a Gate that changed meanwhile.
 from __future__ import annotations
 
 import datetime as dt
+import heapq
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,16 @@ from dra_gate.cli.failure import Failure
 from dra_gate.cli.options import connect, kubeconfig_options, load_policies, output_option
 from dra_gate.cli.policy.files import finding_entry, folder_argument, live_cluster, report
 from dra_gate.cluster.client import Client, ClusterError, Conflict, NotFound
-from dra_gate.cluster.gate import GATE, GATE_PATH, GATES_PATH, Gate, read_gate, with_active
+from dra_gate.cluster.gate import (
+    GATE,
+    GATE_PATH,
+    GATES_PATH,
+    Activation,
+    Gate,
+    read_gate,
+    with_active,
+    with_withdrawn,
+)
 from dra_gate.cluster.policy_map import (
     MAPS_PATH,
     NAMESPACE,
@@ -208,11 +218,40 @@ def rollback_command(note: str, pin_old: bool, wait: bool, kubeconfig: str | Non
         _wait_for_templates(client, chosen, generation)
 
 
+@click.command(name="withdraw")
+@click.argument("digest", metavar="DIGEST")
+@_note
+@kubeconfig_options
+def withdraw_command(digest: str, note: str, kubeconfig: str | None, context: str | None) -> None:
+    """Honour an accepted set no more, pinned or not. DIGEST may be a beginning that is unique.
+
+    Pods that are being admitted under it are refused from then on; running ones are not touched, and the set stays
+    published. The active set can't be withdrawn: activate another first.
+
+    \b
+    Example:
+      dra-gate policy withdraw 2d835297c92c --note "its memory floor is too low"
+    """
+    client = connect(kubeconfig, context)
+    who = _asked(lambda: _user(client))
+    chosen = ""
+
+    def change(stored: Object | None) -> dict[str, Any]:
+        nonlocal chosen
+        if stored is None:
+            raise Failure("nothing was ever activated, so there is nothing to withdraw")
+        chosen = _accepted(read_gate(stored), digest)
+        return with_withdrawn(stored, Activation(chosen, _now(), who, note[:1024]))
+
+    _rewrite(client, change)
+    click.echo(f"{chosen} is withdrawn: Pods that are stamped with it are refused")
+
+
 @click.command(name="history")
 @output_option
 @kubeconfig_options
 def history_command(output: str, kubeconfig: str | None, context: str | None) -> None:
-    """Show which sets were active, the newest first: when, by whom, and what changed.
+    """Show which sets were activated or withdrawn, the newest first: when, by whom, and what changed.
 
     Who and why are what the command or the manifest said; the API server's audit log is the proof.
 
@@ -297,28 +336,59 @@ def _by_prefix(maps: Sequence[Object], wanted: str) -> Object:
     return found[0]
 
 
-def _activate(client: Client, digest: str, *, who: str, note: str, pin_old: bool = False) -> int:
-    """Write the Gate so that `digest` is active; the generation of the Gate that says so."""
+def _accepted(gate: Gate, wanted: str) -> str:
+    """The accepted set whose digest begins with `wanted`. A set may be accepted and published no more."""
+    prefix = wanted.removeprefix(PREFIX).lower()
+    found = [digest for digest in gate.named if prefix and digest.startswith(prefix)]
+    if len(found) > 1:
+        raise Failure(f"{wanted} is the beginning of {', '.join(digest[:SHOWN] for digest in found)}")
+    if not found:
+        raise Failure(f"no accepted policy set begins with {wanted}: see dra-gate policy list")
+    if found[0] == gate.active:
+        raise Failure(
+            f"{found[0][:SHOWN]} is the active policy set, which new Pods get: activate another first "
+            "(dra-gate policy activate, or rollback)"
+        )
+    return found[0]
+
+
+def _rewrite(client: Client, change: Callable[[Object | None], dict[str, Any] | None]) -> tuple[Object, Object | None]:
+    """Write what `change` makes of the stored Gate: the Gate before, and after it, None where nothing was to change.
+
+    `change` is asked again when somebody else was faster.
+    """
     for _ in range(_ATTEMPTS):
         stored = _asked(lambda: _gate(client))
-        before = text(at(stored, "spec", "active"))
-        if stored is not None and before == digest:
-            click.echo(f"{digest} is active already")
-            return read_gate(stored).generation
-        try:
-            wanted = with_active(stored, digest, by=who, note=note[:1024], pin_old=pin_old)
-        except ValueError as error:
-            raise Failure(str(error)) from None
+        wanted = change(stored)
+        if wanted is None:
+            return stored or {}, None
         try:
             if stored is None:
-                written = _asked(lambda wanted=wanted: client.create(GATES_PATH, wanted))  # type: ignore[misc]
-            else:
-                written = _asked(lambda wanted=wanted: client.replace(GATE_PATH, wanted))  # type: ignore[misc]
+                return {}, _asked(lambda wanted=wanted: client.create(GATES_PATH, wanted))  # type: ignore[misc]
+            return stored, _asked(lambda wanted=wanted: client.replace(GATE_PATH, wanted))  # type: ignore[misc]
         except Conflict:
-            continue  # somebody was faster: look at what they wrote
-        click.echo(f"{digest} is active" + (f", instead of {before[:SHOWN]}" if before else ""))
-        return read_gate(written).generation
+            continue  # look at what they wrote
     raise Failure("others keep changing the Gate: try again")
+
+
+def _activate(client: Client, digest: str, *, who: str, note: str, pin_old: bool = False) -> int:
+    """Write the Gate so that `digest` is active; the generation of the Gate that says so."""
+
+    def change(stored: Object | None) -> dict[str, Any] | None:
+        if stored is not None and at(stored, "spec", "active") == digest:
+            return None
+        try:
+            return with_active(stored, digest, by=who, note=note[:1024], pin_old=pin_old)
+        except ValueError as error:
+            raise Failure(str(error)) from None
+
+    stored, written = _rewrite(client, change)
+    if written is None:
+        click.echo(f"{digest} is active already")
+        return read_gate(stored).generation
+    before = text(at(stored, "spec", "active"))
+    click.echo(f"{digest} is active" + (f", instead of {before[:SHOWN]}" if before else ""))
+    return read_gate(written).generation
 
 
 def _wait_for_templates(client: Client, digest: str, generation: int = 0) -> None:
@@ -391,16 +461,20 @@ def _history(client: Client, gate: Gate) -> list[dict[str, str]]:
             change = _annotation(maps[name_of(activation.digest)], SUMMARY)
         else:
             change = summary(before, after)
-        entries.append(
-            {
-                "at": _plain(activation.at),
-                "by": _plain(activation.by) or "unknown",
-                "digest": activation.digest,
-                "change": change,
-                "note": _plain(activation.note),
-            }
-        )
-    return entries
+        entries.append(_row(activation, change))
+    # By time, and each list in its own order all the same: the clocks of those who wrote them differ.
+    withdrawn = (_row(withdrawal, "withdrawn: no longer accepted") for withdrawal in gate.withdrawals)
+    return list(heapq.merge(withdrawn, entries, key=lambda entry: entry["at"], reverse=True))
+
+
+def _row(event: Activation, change: str) -> dict[str, str]:
+    return {
+        "at": _plain(event.at),
+        "by": _plain(event.by) or "unknown",
+        "digest": _plain(event.digest),
+        "change": change,
+        "note": _plain(event.note),
+    }
 
 
 def _listed(obj: Object, gate: Gate | None) -> dict[str, Any]:
