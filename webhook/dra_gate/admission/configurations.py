@@ -12,12 +12,11 @@ from typing import Any
 
 from dra_gate.admission.facts import LANE_LABEL, Facts
 from dra_gate.admission.request import Request
+from dra_gate.admission.rules import ALL
 from dra_gate.admission.rules.reserved_name import DRA_GROUP
 from dra_gate.admission.scope import is_mirror, scope_of
-from dra_gate.admission.stamp import DOMAIN
+from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED, Sign, any_of
 from dra_gate.kube import pod as pods
-from dra_gate.kube.raw import at, mapping, text
-from dra_gate.policy.compile import NAME_PREFIX
 from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED
 
 # Sorted last: a webhook whose conditions were false in its turn is not called again when a later one adds a device
@@ -31,6 +30,7 @@ GATE_WRITERS = (
 MUTATE_SECONDS = 2
 VALIDATE_SECONDS = 3
 
+_CLAIM_KINDS = ("resourceclaims", "resourceclaimtemplates")
 # These make claims for everybody, and a refusal would block the scheduler: they are never asked about.
 _CLAIM_MAKERS = (
     "system:kube-scheduler",
@@ -39,37 +39,12 @@ _CLAIM_MAKERS = (
     "system:serviceaccount:kube-system:generic-garbage-collector",
 )
 
-# Extended resources, implicit ones included, are exactly the names with a slash (core v1, IsExtendedResourceName). The
-# condition does not list ours: a class may get an extendedResourceName at any time, and must not open a way around.
-_ASKS = (
-    "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, "
-    "has(c.resources) && ("
-    "(has(c.resources.limits) && c.resources.limits.exists(k, k.contains('/'))) || "
-    "(has(c.resources.requests) && c.resources.requests.exists(k, k.contains('/')))))"
-)
-_CLAIMS = "has(object.spec.resourceClaims) && size(object.spec.resourceClaims) > 0"
-_STAMPED = f"has(object.metadata.annotations) && object.metadata.annotations.exists(k, k.startsWith('{DOMAIN}'))"
-_RESERVED = (
-    f"(has(object.metadata.name) && object.metadata.name.startsWith('{NAME_PREFIX}')) || "
-    f"(has(object.metadata.generateName) && object.metadata.generateName.startsWith('{NAME_PREFIX}'))"
-)
 _NOT_MIRROR = (
     "!('system:nodes' in request.userInfo.groups && has(object.metadata.annotations) && "
     f"'{pods.MIRROR_ANNOTATION}' in object.metadata.annotations)"
 )
-_NEW = f"({_CLAIMS}) || ({_STAMPED}) || ({_ASKS})"
-
-
-def _differs(ours: str, theirs: str) -> str:
-    """Some annotation of our domain in `ours` is absent from `theirs` or has another value there."""
-    return (
-        f"(has({ours}.metadata.annotations) && {ours}.metadata.annotations.exists(k, k.startsWith('{DOMAIN}') && "
-        f"!(has({theirs}.metadata.annotations) && k in {theirs}.metadata.annotations && "
-        f"{theirs}.metadata.annotations[k] == {ours}.metadata.annotations[k])))"
-    )
-
-
-_EDITS = f"{_differs('object', 'oldObject')} || {_differs('oldObject', 'object')}"
+# What mutate changes; what validate denies is said by its rules.
+MUTATED: tuple[Sign, ...] = (CLAIMS, STAMPED, ASKS)
 
 
 def configurations(
@@ -97,7 +72,7 @@ def configurations(
         "mutate.dra-gate.io",
         client("mutate"),
         [{**pods_rule, "operations": ["CREATE"]}],
-        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", _NEW)],
+        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", any_of(MUTATED))],
         failure_policy="Ignore",
         seconds=MUTATE_SECONDS,
     )
@@ -108,7 +83,11 @@ def configurations(
         [
             own,
             ("not-a-mirror-pod", _NOT_MIRROR),
-            ("devices", f"request.operation == 'UPDATE' ? ({_EDITS}) : ({_NEW} || {_RESERVED})"),
+            (
+                "devices",
+                f"request.operation == 'UPDATE' ? ({any_of(ALL.signs('', 'pods', 'UPDATE'))}) : "
+                f"({any_of(ALL.signs('', 'pods', 'CREATE'))})",
+            ),
         ],
         failure_policy="Fail",
         seconds=VALIDATE_SECONDS,
@@ -120,12 +99,15 @@ def configurations(
             {
                 "apiGroups": [DRA_GROUP],
                 "apiVersions": ["v1"],
-                "resources": ["resourceclaims", "resourceclaimtemplates"],
+                "resources": list(_CLAIM_KINDS),
                 "operations": ["CREATE"],
                 "scope": "Namespaced",
             }
         ],
-        [_not_by([*writers, *_CLAIM_MAKERS]), ("reserved-name", _RESERVED)],
+        [
+            _not_by([*writers, *_CLAIM_MAKERS]),
+            ("reserved-name", any_of(ALL.signs(DRA_GROUP, "resourceclaims", "CREATE"))),
+        ],
         failure_policy="Fail",
         seconds=VALIDATE_SECONDS,
     )
@@ -189,20 +171,8 @@ def reaches(request: Request, facts: Facts) -> bool:
         return False
     if request.namespace not in facts.namespaces or scope_of(request.namespace, facts) is None:
         return False
-    obj = request.object
-    names = (text(at(obj, "metadata", "name")), text(at(obj, "metadata", "generateName")))
-    reserved = any(name.startswith(NAME_PREFIX) for name in names)
-    if request.is_about("", "pods", "CREATE"):
-        asks = any(True for container in pods.containers(obj) for _ in pods.extended_resource_names(container))
-        return asks or reserved or bool(pods.claim_entries(obj)) or bool(_our_annotations(obj))
-    if request.is_about("", "pods", "UPDATE"):
-        return _our_annotations(obj) != _our_annotations(request.old_object)
-    makes_claim = any(
-        request.is_about(DRA_GROUP, resource, "CREATE") for resource in ("resourceclaims", "resourceclaimtemplates")
+    if request.resource in _CLAIM_KINDS and request.username in _CLAIM_MAKERS:
+        return False
+    return any(sign.shown(request) for sign in ALL.signs(request.group, request.resource, request.operation)) or (
+        request.is_about("", "pods", "CREATE") and any(sign.shown(request) for sign in MUTATED)
     )
-    return makes_claim and reserved and request.username not in _CLAIM_MAKERS
-
-
-def _our_annotations(obj: object) -> dict[str, Any]:
-    annotations = mapping(at(obj, "metadata", "annotations"))
-    return {key: value for key, value in annotations.items() if key.startswith(DOMAIN)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dra_gate.admission import convert
+from dra_gate.admission import convert, rules
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.convert import Plan
 from dra_gate.admission.facts import Facts
@@ -39,6 +39,8 @@ def mutate(request: Request, facts: Facts) -> Verdict:
         # validate says what is wrong with a Pod that asks for devices here; mutate has nothing to add to it.
         return outcome(scope, (), facts)
     findings, patch = changes(request, scope, facts)
+    if findings:  # whoever is refused hears all of it, not what validate would say another time
+        findings += rules.ALL.findings(Context.of(request, request.object, scope, facts), as_written=True)
     return outcome(scope, findings, facts, patch=tuple(patch.operations))
 
 

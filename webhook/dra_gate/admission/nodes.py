@@ -123,7 +123,11 @@ def _term(term: Object, name: str, labels: Mapping[str, str]) -> bool:
 
 def holds(requirement: Object, labels: Mapping[str, str]) -> bool:
     """Whether one `NodeSelectorRequirement` holds; one that the API server would refuse does not."""
-    key, operator, values = text(requirement.get("key")), requirement.get("operator"), sequence(requirement.get("values"))
+    key, operator, values = (
+        text(requirement.get("key")),
+        requirement.get("operator"),
+        sequence(requirement.get("values")),
+    )
     found = labels.get(key)
     match operator:
         case "In":

@@ -1,4 +1,4 @@
-"""Which nodes have gated devices: told from slices, from what device plugins offer, and from the models' node labels."""
+"""Which nodes have gated devices: told from slices, from what device plugins offer, from the models' labels."""
 
 from __future__ import annotations
 

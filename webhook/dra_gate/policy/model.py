@@ -173,9 +173,7 @@ class Settings:
 
     def tells_device_node(self, label: str) -> bool:
         """The label key is one by which device nodes are told."""
-        return any(
-            label.startswith(key[:-1]) if key.endswith("*") else label == key for key in self.device_node_labels
-        )
+        return any(label.startswith(key[:-1]) if key.endswith("*") else label == key for key in self.device_node_labels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dra_gate.admission.facts import ClaimFacts
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
+from dra_gate.admission.signs import CLAIMS
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube import pod as pods
 from dra_gate.kube.raw import Object, text
@@ -66,4 +67,6 @@ RULE = Rule(
     "tenant's templates (dra-gate policy render)",
     on=POD_CREATE,
     check=_check,
+    as_written=True,
+    signs=(CLAIMS,),
 )

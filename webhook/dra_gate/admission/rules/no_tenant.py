@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dra_gate.admission import convert
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
+from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED
 from dra_gate.admission.verdict import Finding
 
 
@@ -25,4 +26,5 @@ RULE = Rule(
     remedy="Have the namespace listed in a Tenant of the policy set, or take its dra-gate.io/lane label away",
     on=POD_CREATE,
     check=_check,
+    signs=(CLAIMS, STAMPED, ASKS),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
+from dra_gate.admission.signs import CLAIMS
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import at, mapping
 
@@ -28,4 +29,5 @@ RULE = Rule(
     remedy="Leave that label out of nodeSelector, or give it the policy's value",
     on=POD_CREATE,
     check=_check,
+    signs=(CLAIMS,),
 )

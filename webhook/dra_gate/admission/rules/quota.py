@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
+from dra_gate.admission.signs import CLAIMS
 from dra_gate.admission.verdict import Finding
 from dra_gate.fairness.charge import NOTHING, Charge
 from dra_gate.fairness.quota import over_quota
@@ -49,4 +50,5 @@ RULE = Rule(
     remedy="Ask for fewer devices, wait until Pods of the tenant end, or have its quota raised",
     on=POD_CREATE,
     check=_check,
+    signs=(CLAIMS,),
 )

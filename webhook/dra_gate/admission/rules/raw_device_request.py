@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dra_gate.admission import convert
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
+from dra_gate.admission.signs import ASKS
 from dra_gate.admission.verdict import Finding
 
 
@@ -30,4 +31,5 @@ RULE = Rule(
     "was undone by a later one",
     on=POD_CREATE,
     check=_check,
+    signs=(ASKS,),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_gate.admission.rules.rule import Context, Rule
+from dra_gate.admission.signs import RESERVED
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import at, text
 from dra_gate.policy.compile import NAME_PREFIX
@@ -35,5 +36,7 @@ RULE = Rule(
         (DRA_GROUP, "resourceclaimtemplates", "CREATE"),
     ),
     check=_check,
+    as_written=True,
+    signs=(RESERVED,),
     every_lane=True,
 )

@@ -10,6 +10,7 @@ from dra_gate.admission import convert
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.request import Request
 from dra_gate.admission.scope import Scope
+from dra_gate.admission.signs import Sign
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import Object
 from dra_gate.policy.compile import Template
@@ -40,7 +41,9 @@ class Context:
 class Rule:
     """One rule. `on` are the (group, resource, operation) triples it is asked about, `fields` the paths it reads.
 
-    `check` yields a finding for everything that is wrong; it never stops at the first.
+    `check` yields a finding for everything that is wrong; it never stops at the first. What it denies shows one of
+    `signs`: the API server asks about nothing else. `as_written`: it judges what people wrote, whatever mutate does to
+    it, so that mutate can say it beside its own findings.
     """
 
     id: str
@@ -51,6 +54,8 @@ class Rule:
     remedy: str
     on: tuple[tuple[str, str, str], ...]
     check: Callable[[Context], Iterable[Finding]]
+    signs: tuple[Sign, ...]
+    as_written: bool = False
     every_lane: bool = False  # asked in lane device-plugin too, where requests are left as they are
 
     def finding(self, field: str, message: str, *, code: str = "", remedy: str = "") -> Finding:
@@ -75,14 +80,21 @@ class Registry:
     def __iter__(self) -> Iterator[Rule]:
         return iter(self._rules)
 
-    def findings(self, context: Context) -> tuple[Finding, ...]:
+    def signs(self, group: str, resource: str, operation: str) -> tuple[Sign, ...]:
+        """The signs of all rules that are about this kind of request."""
+        rules = self._by_kind.get((group, resource, operation), ())
+        return tuple(dict.fromkeys(sign for rule in rules for sign in rule.signs))
+
+    def findings(self, context: Context, *, as_written: bool = False) -> tuple[Finding, ...]:
         """The findings of all rules that are about this kind of request, in the registry's order: all of them, or the
-        first `MAX_FINDINGS`.
+        first `MAX_FINDINGS`. With `as_written` only those of rules that judge what people wrote.
         """
         request = context.request
         rules: Iterable[Rule] = self._by_kind.get((request.group, request.resource, request.operation), ())
         if context.scope.lane == "device-plugin":
             rules = [rule for rule in rules if rule.every_lane]
+        if as_written:
+            rules = [rule for rule in rules if rule.as_written]
         return tuple(islice((finding for rule in rules for finding in rule.check(context)), MAX_FINDINGS))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
+from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED
 from dra_gate.admission.verdict import Finding
 
 
@@ -39,4 +40,5 @@ RULE = Rule(
     "policy set that is no longer honoured",
     on=POD_CREATE,
     check=_check,
+    signs=(CLAIMS, STAMPED, ASKS),
 )

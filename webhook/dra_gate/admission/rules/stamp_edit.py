@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.rules.rule import POD_UPDATE, Context, Rule
+from dra_gate.admission.signs import STAMP_CHANGES
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import at
 
@@ -31,5 +32,6 @@ RULE = Rule(
     remedy="Leave dra-gate.io/ annotations as they are",
     on=POD_UPDATE,
     check=_check,
+    signs=(STAMP_CHANGES,),
     every_lane=True,
 )

@@ -8,6 +8,7 @@ from dra_gate.admission import convert
 from dra_gate.admission.facts import LANE_LABEL
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.scope import LANES
+from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube import pod as pods
 from dra_gate.kube.raw import text
@@ -35,4 +36,5 @@ RULE = Rule(
     remedy=f"Have the namespace's label {LANE_LABEL} set to {' or '.join(LANES)}",
     on=POD_CREATE,
     check=_check,
+    signs=(CLAIMS, STAMPED, ASKS),
 )
