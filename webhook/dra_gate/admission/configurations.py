@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dra_gate.admission.facts import LANE_LABEL, Facts
+from dra_gate.admission.guards import NAME
 from dra_gate.admission.request import Request
 from dra_gate.admission.rules import ALL
 from dra_gate.admission.rules.reserved_name import DRA_GROUP
@@ -19,9 +20,6 @@ from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED, Sign, any_of
 from dra_gate.kube import pod as pods
 from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED
 
-# Sorted last: a webhook whose conditions were false in its turn is not called again when a later one adds a device
-# container, and configurations run in the order of their names (measured on 1.37.2).
-NAME = "zz-dra-gate"
 # The gate's own accounts: what they write is not judged.
 GATE_WRITERS = (
     f"system:serviceaccount:{GATE_NAMESPACE}:dra-gate-controller",

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dra_gate.admission import guards
 from dra_gate.admission.configurations import reaches
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.mutate import mutate
 from dra_gate.admission.request import Request
+from dra_gate.admission.scope import scope_of
 from dra_gate.admission.stamp import DOMAIN
 from dra_gate.admission.validate import validate
 from dra_gate.admission.verdict import IGNORED, Verdict
@@ -37,7 +39,19 @@ class Judgement:
 
 
 def judge(request: Request, facts: Facts) -> Judgement:
-    """What becomes of `request`: first mutate, then validate on the result."""
+    """What becomes of `request`: first the guards, then mutate, then validate on the result."""
+    guarded = guards.findings(request, facts.writers)
+    if guarded:
+        scope = scope_of(request.namespace, facts)
+        denied = Verdict(
+            allowed=False,
+            findings=guarded,
+            audit={"policy-set": facts.policy_set.digest},
+            mode="enforce",  # a namespace's mode is one of the things that are guarded
+            tenant="" if scope is None or scope.tenant is None else scope.tenant.name,
+            policy="" if scope is None or scope.policy is None else str(scope.policy.ref),
+        )
+        return Judgement("deny", denied, (), request.object, (), NOTHING)
     if not reaches(request, facts):
         return Judgement("ignore", IGNORED, (), request.object, (), NOTHING)
     first = mutate(request, facts)

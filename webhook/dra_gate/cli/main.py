@@ -17,6 +17,7 @@ _VERBS = {
     "serve": "Serve the two admission routes over TLS.",
     "controller": "Keep the tenants' claim templates in place, and the Gate's status true.",
     "webhooks": "Print both webhook configurations.",
+    "guards": "Print the admission policies that guard what the gate stands on.",
     "certs": "Issue an own CA and a serving certificate.",
     "policy": "Check policy files; publish policy sets, activate them, go back.",
     "review": "Judge Pods, workloads and recorded AdmissionReviews offline.",

@@ -83,10 +83,11 @@ def command(
     if ca_file is None:
         for hook in (hook for one in made for hook in one["webhooks"]):
             del hook["clientConfig"]["caBundle"]
-    click.echo(_text(made, output), nl=False)
+    click.echo(manifests_text(made, output), nl=False)
 
 
-def _text(made: list[dict[str, Any]], output: str) -> str:
+def manifests_text(made: list[dict[str, Any]], output: str) -> str:
+    """Manifests for `kubectl apply`, as YAML documents or one JSON list."""
     if output == "json":
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": made}, indent=2) + "\n"
     return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, explicit_start=True, width=1_000_000)

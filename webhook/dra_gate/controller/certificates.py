@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dra_gate.admission.configurations import NAME as CONFIGURATION
+from dra_gate.admission.guards import NAME as CONFIGURATION
 from dra_gate.cluster.client import JSON_PATCH, Client, ClusterError, Conflict, NotFound
 from dra_gate.controller import certificate_plan, x509
 from dra_gate.controller.certificate_plan import Action, Cert, NewAuthority, NewServing, Publish, Settings, Show, Store

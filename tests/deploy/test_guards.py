@@ -1,0 +1,245 @@
+"""The guards on the real API server: against somebody who may do anything by RBAC, but is no guardian."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from admission import setting
+from controlplane.api import Api, ApiError, wait_for
+from controlplane.control_plane import GATE_CONTROLLER, TENANT, ControlPlane
+from deploy.kubectl import DEPLOY
+from dra_gate.admission.configurations import GATE_WRITERS, configurations
+from dra_gate.admission.guards import GUARDS, findings
+from dra_gate.cli import guards
+
+LANE, MODE, ADMIN_ACCESS = "dra-gate.io/lane", "dra-gate.io/mode", "resource.kubernetes.io/admin-access"
+SET = {"dra-gate.io/policy-set": "true"}
+META = "admissionregistration.k8s.io/v1"
+EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "create", "update", "patch", "delete"]}
+ROLE = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "nearly-everything"},
+    "rules": [EVERYTHING],  # all but the verb `guard`
+}
+BINDING = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "nearly-everything"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "nearly-everything"},
+    "subjects": [{"kind": "User", "name": TENANT.name, "apiGroup": "rbac.authorization.k8s.io"}],
+}
+CLAIM = {"devices": {"requests": [{"name": "n", "exactly": {"deviceClassName": "nic.example"}}]}}
+
+
+def namespace(name: str, **labels: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def config_map(name: str, labels: dict[str, str], where: str = "dra-gate") -> dict[str, Any]:
+    meta = {"name": name, "namespace": where, "labels": labels}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"a": "b"}}
+
+
+def template(name: str, where: str = "guarded") -> dict[str, Any]:
+    meta = {"name": name, "namespace": where}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": meta,
+        "spec": {"spec": CLAIM},
+    }
+
+
+HOOKS = configurations(url="https://127.0.0.1:1", ca_bundle=b"", writers=GATE_WRITERS)
+GATE = {
+    "apiVersion": "dra-gate.io/v1alpha1",
+    "kind": "Gate",
+    "metadata": {"name": "default"},
+    "spec": {"active": "0" * 64},
+}
+# Objects that are there, what somebody does to them, and whether that touches what is guarded.
+THERE: list[dict[str, Any]] = [
+    namespace("guarded", **{LANE: "dra", MODE: "enforce"}),
+    namespace("open", team="x"),
+    namespace("dra-gate"),
+    config_map("set", SET),
+    config_map("other", {}),
+    config_map("set", SET, "open"),
+    template("dra-gate-train-v1-x1-0"),
+    template("nics"),
+    {**copy.deepcopy(HOOKS[1]), "webhooks": []},
+    {**copy.deepcopy(HOOKS[1]), "metadata": {"name": "another"}, "webhooks": []},
+    GATE,
+]
+ROWS: list[tuple[str, str, dict[str, Any], bool]] = [
+    ("the lane label goes", "change", namespace("guarded", **{MODE: "enforce"}), True),
+    ("another lane", "change", namespace("guarded", **{LANE: "device-plugin", MODE: "enforce"}), True),
+    ("mode shadow", "change", namespace("guarded", **{LANE: "dra", MODE: "shadow"}), True),
+    ("no mode", "change", namespace("guarded", **{LANE: "dra"}), True),
+    ("admin access", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", ADMIN_ACCESS: "true"}), True),
+    ("a tenant label", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", "dra-gate.io/tenant": "x"}), True),
+    ("a label of one's own", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", "team": "y"}), False),
+    ("an open namespace is gated", "change", namespace("open", **{LANE: ""}), True),
+    ("admin access where nothing is gated", "change", namespace("open", **{ADMIN_ACCESS: "true"}), False),
+    ("a namespace made with a lane", "create", namespace("made", **{LANE: "dra"}), True),
+    ("a namespace made", "create", namespace("made"), False),
+    ("a set is edited", "change", config_map("set", {**SET, "x": "y"}), True),
+    ("a set loses its label", "change", config_map("set", {}), True),
+    ("a ConfigMap becomes a set", "change", config_map("other", SET), True),
+    ("a set is published", "create", config_map("new", SET), True),
+    ("a set is deleted", "delete", config_map("set", SET), True),
+    ("a ConfigMap beside", "change", config_map("other", {"x": "y"}), False),
+    ("the same label elsewhere", "change", config_map("set", {**SET, "x": "y"}, "open"), False),
+    ("a template of ours is deleted", "delete", template("dra-gate-train-v1-x1-0"), True),
+    ("a template of ours is made", "create", template("dra-gate-train-v1-x2-0"), True),
+    ("so in an open namespace", "create", template("dra-gate-train-v1-x2-0", "open"), True),
+    ("a template of one's own is made", "create", template("mine"), False),
+    ("a template of one's own is deleted", "delete", template("nics"), False),
+    ("our configuration is deleted", "delete", HOOKS[1], True),
+    ("our configuration is edited", "change", {**HOOKS[1], "webhooks": [HOOKS[1]["webhooks"][0]]}, True),
+    ("our configuration is made", "create", {**HOOKS[0], "webhooks": []}, True),
+    ("another's configuration is deleted", "delete", {**HOOKS[1], "metadata": {"name": "another"}}, False),
+    ("the Gate is edited", "change", {**GATE, "spec": {"active": "1" * 64}}, True),
+    ("the Gate is deleted", "delete", GATE, True),
+]  # fmt: skip
+RESOURCES = {
+    "Namespace": ("", "namespaces"),
+    "ConfigMap": ("", "configmaps"),
+    "ResourceClaimTemplate": ("resource.k8s.io", "resourceclaimtemplates"),
+    "MutatingWebhookConfiguration": ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    "ValidatingWebhookConfiguration": ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    "Gate": ("dra-gate.io", "gates"),
+}
+
+
+def key(obj: dict[str, Any]) -> tuple[str, str, str]:
+    return obj["kind"], obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+
+
+@pytest.mark.parametrize(("doing", "obj", "guarded"), [pytest.param(*row[1:], id=row[0]) for row in ROWS])
+def test_offline(doing: str, obj: dict[str, Any], guarded: bool) -> None:
+    found = judged(doing, obj, TENANT.name)
+    assert bool(found) is guarded
+    assert all(one.field and one.message and one.remedy for one in found)
+    assert not judged(doing, obj, GATE_CONTROLLER.name)
+    assert not judged(doing, obj, "system:serviceaccount:kube-system:namespace-controller")
+
+
+def judged(doing: str, obj: dict[str, Any], user: str) -> Any:
+    old = next((one for one in THERE if key(one) == key(obj)), {})
+    request = setting.request(
+        {} if doing == "delete" else obj,
+        old=old,
+        operation={"change": "UPDATE", "create": "CREATE", "delete": "DELETE"}[doing],
+        resource=RESOURCES[obj["kind"]],
+        namespace=obj["metadata"].get("namespace", obj["metadata"]["name"]),
+        user=user,
+    )
+    return findings(request, frozenset(GATE_WRITERS))
+
+
+def test_every_guard_has_rows_of_both_kinds() -> None:
+    for guard in GUARDS:
+        sides = {guarded for _, _, obj, guarded in ROWS if RESOURCES[obj["kind"]][1] in guard.resources}
+        assert True in sides, guard.id
+        assert False in sides or guard.id == "guard-gate", guard.id
+
+
+def test_the_committed_guards_are_what_the_command_prints() -> None:
+    done = CliRunner().invoke(guards.command, [])
+    committed = (DEPLOY / "base" / "guards.yaml").read_text()
+    assert committed.partition("\n")[2] == done.output, "write it anew as its first line says"
+
+
+# -- on the API server ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded(control_plane: ControlPlane) -> Iterator[Api]:
+    """The guards are in force, and everybody's objects are there; gives the admin's client."""
+    api = control_plane.api()
+    api.apply_yaml((DEPLOY / "base" / "crds" / "gate.yaml").read_text())
+    wait_for(lambda: api.serves("gates"), 10, "the API server to serve Gates")
+    for obj in (ROLE, BINDING, *THERE):
+        api.apply(obj)
+    api.apply_yaml((DEPLOY / "base" / "guards.yaml").read_text())
+    wait_for(lambda: refused(control_plane.api(TENANT), "change", ROWS[0][2]), 20, "the guards to be in force")
+    yield api
+    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        for guard in GUARDS:
+            api.delete(kind, f"zz-dra-gate-{guard.id}", missing_ok=True)
+    for kind, name in (("clusterrolebindings", ROLE), ("clusterroles", ROLE)):
+        api.delete(kind, name["metadata"]["name"], missing_ok=True)  # type: ignore[index]
+    for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+        for one in ("zz-dra-gate", "another"):
+            api.delete(kind, one, missing_ok=True)
+    api.delete("gates", "default", missing_ok=True)
+    for name in ("guarded", "open"):
+        api.delete("namespaces", name, missing_ok=True)
+
+
+def refused(api: Api, doing: str, obj: dict[str, Any]) -> str:
+    """What the API server says against a dry run of it; nothing when it would take it."""
+    group, resource = RESOURCES[obj["kind"]]
+    where = obj["metadata"].get("namespace")
+    path = api.path(resource, where)
+    one = api.path(resource, where, obj["metadata"]["name"])
+    try:
+        if doing == "create":
+            api.request("POST", f"{path}?dryRun=All", obj)
+        elif doing == "change":
+            there = api.request("GET", one).body
+            changed = {**obj, "metadata": {**obj["metadata"], "resourceVersion": there["metadata"]["resourceVersion"]}}
+            api.request("PUT", f"{one}?dryRun=All", changed)
+        else:
+            api.request("DELETE", f"{one}?dryRun=All")
+    except ApiError as error:
+        assert error.status in (403, 422), error
+        assert "zz-dra-gate-guard" in error.message, error
+        return error.message
+    return ""
+
+
+@pytest.mark.controlplane
+@pytest.mark.parametrize(("doing", "obj", "wanted"), [pytest.param(*row[1:], id=row[0]) for row in ROWS])
+def test_on_the_api_server(
+    doing: str, obj: dict[str, Any], wanted: bool, guarded: Api, control_plane: ControlPlane
+) -> None:
+    said = refused(control_plane.api(TENANT), doing, obj)
+    assert bool(said) is wanted, said
+    if wanted:
+        assert "dra-gate-guardian" in said
+    assert refused(guarded, doing, obj) == ""  # the cluster admin
+
+
+@pytest.mark.controlplane
+def test_who_is_bound_to_the_role_is_a_guardian(guarded: Api, control_plane: ControlPlane) -> None:
+    role = {
+        "metadata": {"name": "dra-gate-guardian"},
+        "rules": [{"apiGroups": ["dra-gate.io"], "resources": ["gates"], "verbs": ["guard"]}],
+    }
+    guarded.apply({**ROLE, **role})
+    guarded.apply(
+        {**BINDING, "metadata": {"name": "guardian"}, "roleRef": {**BINDING["roleRef"], "name": "dra-gate-guardian"}}
+    )  # type: ignore[dict-item]
+    try:
+        wait_for(lambda: not refused(control_plane.api(TENANT), "change", ROWS[0][2]), 10, "the role to count")
+    finally:
+        guarded.delete("clusterrolebindings", "guardian")
+        guarded.delete("clusterroles", "dra-gate-guardian")
+
+
+@pytest.mark.controlplane
+def test_a_namespace_with_our_templates_can_be_deleted_by_anybody_who_may(
+    guarded: Api, control_plane: ControlPlane
+) -> None:
+    guarded.apply(namespace("going", **{LANE: "dra"}))
+    guarded.apply(template("dra-gate-train-v1-x1-0", "going"))
+    control_plane.api(TENANT).delete("namespaces", "going")
+    wait_for(lambda: guarded.find("namespaces", "going") is None, 30, "the namespace to go")

@@ -1,0 +1,24 @@
+"""`dra-gate guards`: the admission policies that guard what the gate stands on, ready for `kubectl apply`."""
+
+from __future__ import annotations
+
+import click
+
+from dra_gate.admission.guards import manifests
+from dra_gate.cli.webhooks import manifests_text
+
+
+@click.command(name="guards")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+def command(output: str) -> None:
+    """Print ValidatingAdmissionPolicies, with their bindings, that the API server holds by itself.
+
+    Only guardians change the lane, mode and tenant labels of namespaces, the gate's webhook configurations, published
+    policy sets, the Gate, and templates and claims with the gate's prefix. A guardian is a cluster admin, the gate's
+    controller, and whoever is bound to the ClusterRole dra-gate-guardian.
+
+    \b
+    Example:
+      dra-gate guards | kubectl apply -f -
+    """
+    click.echo(manifests_text(manifests(), output), nl=False)
