@@ -14,7 +14,7 @@ from controlplane.api import Api, ApiError, wait_for
 from controlplane.control_plane import GATE_CONTROLLER, TENANT, ControlPlane
 from deploy.kubectl import DEPLOY
 from dra_gate.admission.configurations import GATE_WRITERS, configurations
-from dra_gate.admission.guards import GUARDS, findings
+from dra_gate.admission.guards import GUARDS, TENANT_LABEL, findings
 from dra_gate.cli import guards
 
 LANE, MODE, ADMIN_ACCESS = "dra-gate.io/lane", "dra-gate.io/mode", "resource.kubernetes.io/admin-access"
@@ -83,7 +83,7 @@ ROWS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("mode shadow", "change", namespace("guarded", **{LANE: "dra", MODE: "shadow"}), True),
     ("no mode", "change", namespace("guarded", **{LANE: "dra"}), True),
     ("admin access", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", ADMIN_ACCESS: "true"}), True),
-    ("a tenant label", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", "dra-gate.io/tenant": "x"}), True),
+    ("a tenant label", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", TENANT_LABEL: "x"}), True),
     ("a label of one's own", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", "team": "y"}), False),
     ("an open namespace is gated", "change", namespace("open", **{LANE: ""}), True),
     ("admin access where nothing is gated", "change", namespace("open", **{ADMIN_ACCESS: "true"}), False),
@@ -186,13 +186,11 @@ def guarded(control_plane: ControlPlane) -> Iterator[Api]:
 
 def refused(api: Api, doing: str, obj: dict[str, Any]) -> str:
     """What the API server says against a dry run of it; nothing when it would take it."""
-    group, resource = RESOURCES[obj["kind"]]
-    where = obj["metadata"].get("namespace")
-    path = api.path(resource, where)
+    resource, where = RESOURCES[obj["kind"]][1], obj["metadata"].get("namespace")
     one = api.path(resource, where, obj["metadata"]["name"])
     try:
         if doing == "create":
-            api.request("POST", f"{path}?dryRun=All", obj)
+            api.request("POST", f"{api.path(resource, where)}?dryRun=All", obj)
         elif doing == "change":
             there = api.request("GET", one).body
             changed = {**obj, "metadata": {**obj["metadata"], "resourceVersion": there["metadata"]["resourceVersion"]}}
@@ -200,8 +198,8 @@ def refused(api: Api, doing: str, obj: dict[str, Any]) -> str:
         else:
             api.request("DELETE", f"{one}?dryRun=All")
     except ApiError as error:
-        assert error.status in (403, 422), error
-        assert "zz-dra-gate-guard" in error.message, error
+        if "zz-dra-gate-guard" not in error.message:
+            raise
         return error.message
     return ""
 
