@@ -89,6 +89,20 @@ _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):(\d{1,5})")
     show_default=True,
     help="User name of an account of the gate, which it never judges; may be repeated.",
 )
+@click.option(
+    "--record",
+    "record_folder",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep judged reviews in this folder, without secrets, for `dra-gate review` and `dra-gate policy diff`.",
+)
+@click.option(
+    "--record-bytes",
+    type=click.IntRange(4 << 20),
+    default=64 << 20,
+    show_default=True,
+    help="Most that the recorded reviews may take; the oldest go.",
+)
 def command(
     policies: str | None,
     cert_dir: Path,

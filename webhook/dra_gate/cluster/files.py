@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import yaml
 
-_SUFFIXES = (".yaml", ".yml", ".json")
+_LINES = ".jsonl"  # recorded reviews: a JSON value a line
+_SUFFIXES = (".yaml", ".yml", ".json", _LINES)
 _MAX_DEPTH = 200  # of nested lists and mappings
 _FREE_VALUES = 10_000  # beyond these a file that makes more values than it has characters lives off its aliases
 
@@ -37,16 +38,16 @@ def read_documents(path: str) -> list[Document]:
     """
     try:
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        loaded = _load(content)
+        loaded = _load_lines(content) if path.endswith(_LINES) else _load(content)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not YAML or JSON: {error}") from None
     return [Document(path, index, value) for index, value in enumerate(loaded) if value is not None]
 
 
 def read_manifests(paths: Iterable[str]) -> Iterator[Document]:
-    """The documents of files and folders (every YAML and JSON file below, by name), `List` objects taken apart.
+    """The documents of files and folders (every YAML, JSON and JSON Lines file below, by name), `List` objects taken apart.
 
     Raises InputError.
     """
@@ -74,6 +75,17 @@ def _load(content: bytes) -> list[Any]:
             pass  # YAML's braces, or several documents
     plain = _Plain(len(content))
     return [plain.value(document) for document in yaml.load_all(content, Loader=_Loader)]
+
+
+def _load_lines(content: bytes) -> list[Any]:
+    whole, _, torn = content.rpartition(b"\n")
+    values = msgspec.json.Decoder().decode_lines(whole)
+    try:
+        values.append(msgspec.json.decode(torn))
+    except msgspec.DecodeError:
+        pass  # its writer was stopped in the middle of it, or nothing stands after the last line break
+    plain = _Plain(len(content))
+    return [plain.value(value) for value in values]
 
 
 class _Loader(yaml.CSafeLoader):

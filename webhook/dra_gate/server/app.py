@@ -124,6 +124,7 @@ class App:
         decide: Callable[..., Answer] = answer,
         refresh: Callable[[], object] | None = None,
         stale: Callable[[], str] = str,
+        record: Callable[[Route, bytes], None] | None = None,
         start: Callable[[], None] = lambda: None,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
@@ -136,6 +137,7 @@ class App:
         self._decide = decide
         self._refresh = refresh
         self._stale = stale
+        self._record = record
         self._warning = ""
         self._start = start
         self._stop = stop
@@ -230,6 +232,8 @@ class App:
         ):
             raise BadRequest(413, "the body holds more values than an object of the API server can")
         result = await self._decided(route, body, deadline)
+        if self._record is not None and not result.verdict.ignored:
+            self._record(route, body)
         if len(result.body) > ANSWER_LIMIT:
             raise BadRequest(413, f"the answer would be larger than {ANSWER_LIMIT} bytes")
         if self._warning and not result.verdict.ignored:

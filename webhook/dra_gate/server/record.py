@@ -1,0 +1,113 @@
+"""Keeps judged reviews in files, redacted, for `dra-gate review` and `dra-gate policy diff --reviews`."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from dra_gate.admission.review import Route
+
+REVIEW_LIMIT = 256 * 1024  # bytes of one redacted review
+WAITING_LIMIT = 8 * 1024 * 1024  # bytes of bodies that wait to be written
+FILES = 4  # the limit in bytes is shared by so many files, of which the oldest goes first
+_NAME = "reviews-%d.jsonl"
+
+_log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Writes reviews as JSON Lines into `folder`, in a thread of its own, at most `limit` bytes in all.
+
+    `take` only appends to a list: a full disk never holds up a verdict. What is too large, comes too fast or can't be
+    written is dropped and counted in `dropped`. `redacted` makes the line of a review,
+    None for one that is not kept.
+    """
+
+    def __init__(self, folder: Path, limit: int, redacted: Callable[[Route, bytes], bytes | None]) -> None:
+        """Raises OSError when the folder can't be made or written to."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "not writable", str(folder))
+        self.dropped = 0
+        self._folder = folder
+        self._share = max(limit // FILES, REVIEW_LIMIT)
+        self._redacted = redacted
+        self._number = _newest(folder)
+        newest = folder / (_NAME % self._number)
+        self._size = newest.stat().st_size if newest.exists() else 0
+        self._lock = threading.Lock()
+        self._bodies: collections.deque[tuple[Route, bytes]] = collections.deque()
+        self._bytes = 0
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write; in the process that serves."""
+        self._thread.start()
+
+    def take(self, route: Route, body: bytes) -> None:
+        """Keep the review in `body`, if there is room for it."""
+        with self._lock:
+            if self._bytes + len(body) > WAITING_LIMIT:
+                self.dropped += 1
+                return
+            self._bytes += len(body)
+            self._bodies.append((route, body))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Write what waits, for at most `timeout` seconds, and stop."""
+        self._closed = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            if not self._closed:
+                time.sleep(0.2)  # verdicts first: gather some
+            self._wake.clear()
+            self._flush()
+            if self._closed and not self._bodies:
+                return
+
+    def _flush(self) -> None:
+        while self._bodies:
+            with self._lock:
+                route, body = self._bodies.popleft()
+                self._bytes -= len(body)
+            try:
+                line = self._redacted(route, body)
+                if line is not None and len(line) <= REVIEW_LIMIT:
+                    self._write(line + b"\n")
+                elif line is not None:
+                    self.dropped += 1
+            except (OSError, msgspec.MsgspecError) as error:
+                self.dropped += 1
+                what = error if isinstance(error, OSError) else type(error).__name__  # the others quote the review
+                _log.warning("a review was not recorded: %s", what)
+
+    def _write(self, line: bytes) -> None:
+        if self._size and self._size + len(line) > self._share:
+            self._number += 1
+            self._size = 0
+            (self._folder / (_NAME % (self._number - FILES))).unlink(missing_ok=True)
+        with (self._folder / (_NAME % self._number)).open("ab") as file:
+            file.write(line)
+        self._size += len(line)
+
+
+def _newest(folder: Path) -> int:
+    """The number of the newest file, 1 where there is none."""
+    numbers = (file.stem.rpartition("-")[2] for file in folder.glob("reviews-*.jsonl"))
+    return max((int(number) for number in numbers if number.isdecimal()), default=1)
