@@ -11,6 +11,7 @@ import urllib3
 import yaml
 
 from controlplane.control_plane import GATE_WEBHOOK, ControlPlane
+from dra_gate.cluster.client import ApiError, Client
 from dra_gate.cluster.service_account import ServiceAccount, given
 
 ENVIRON = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -58,15 +59,24 @@ def test_the_package_is_not_imported() -> None:
 
 
 @pytest.mark.controlplane
-def test_the_real_api_server_answers(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_a_client_in_a_pod_without_the_package(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a Pod: no kubeconfig, a token, a CA and two variables. The token is replaced as the kubelet does it."""
     config = yaml.safe_load(control_plane.kubeconfig_for(GATE_WEBHOOK).read_text())
-    (tmp_path / "token").write_text(config["users"][0]["user"]["token"])
+    (tmp_path / "token").write_text("no token")
     (tmp_path / "ca.crt").write_bytes(control_plane.ca_file.read_bytes())
     url = urllib3.util.parse_url(control_plane.url)
-    environ = {"KUBERNETES_SERVICE_HOST": str(url.host), "KUBERNETES_SERVICE_PORT": str(url.port)}
-    account = ServiceAccount(folder=tmp_path, environ=environ)
+    monkeypatch.setattr("dra_gate.cluster.service_account.FOLDER", tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(url.host))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(url.port))
+    client = Client.connect()
+    with pytest.raises(ApiError) as stranger:
+        client.get("/api/v1/namespaces")
+    assert stranger.value.status == 401
+    (tmp_path / "token").write_text(config["users"][0]["user"]["token"])
     who = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    answer = account.pool_manager.request(
-        "POST", f"{account.host}/apis/authentication.k8s.io/v1/selfsubjectreviews", json=who, headers=account.headers()
-    )
-    assert answer.json()["status"]["userInfo"]["username"] == GATE_WEBHOOK.name
+    answer = client.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", who)
+    assert answer["status"]["userInfo"]["username"] == GATE_WEBHOOK.name

@@ -28,9 +28,10 @@ class ServiceAccount:
     """`host` is the API server's URL, `pool_manager` makes at most `connections` at once that trust the Pod's CA."""
 
     def __init__(
-        self, connections: int = 32, *, folder: Path = FOLDER, environ: Mapping[str, str] = os.environ
+        self, connections: int = 32, *, folder: Path | None = None, environ: Mapping[str, str] = os.environ
     ) -> None:
         """Raises KeyError, ValueError or OSError when something of it is missing or empty."""
+        folder = folder or FOLDER
         self._token = folder / "token"
         authority = folder / "ca.crt"
         if not authority.read_bytes().strip():
