@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from dra_gate.server.app import App  # brings in all that decides, which only the worker needs
 
 CANNOT_START: int = Arbiter.APP_LOAD_ERROR  # a worker that ends with it is not replaced: gunicorn ends with it too
+# How long a thread that reads watches may go on while a review waits: by default 5 ms, which is then what it waits.
+SWITCH_SECONDS = 0.001
 WORKER_TIMEOUT = 30  # seconds without a heartbeat after which the master replaces the worker
 LINGER = 3  # seconds after the drain in which requests on open connections are still answered
 SPARE = 4  # more seconds, after which the master kills a worker that won't end
@@ -101,6 +104,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
     def load(self) -> App:
         """Runs in the worker; an exception here ends gunicorn with status 3."""
         worker = self._worker
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._certificate = ServingCertificate(self._certificates, self._callers)
         self._certificate.watch(threading.Event())  # a daemon thread: ends with the worker
         return self._build(
