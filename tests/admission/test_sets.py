@@ -114,6 +114,14 @@ def test_a_namespace_that_was_just_labelled_takes_pods_from_before() -> None:
     clock.now += 60
     seen.apply(labelled("fern-dev", lane="dra"))
     assert validate(request(pod(containers=[asking(1)])), seen.facts()).ignored
+    # Only what mutate left undone: a claim of somebody's own was never right.
+    claim = pod(resourceClaims=[{"name": "g", "resourceClaimName": "somebodys"}])
+    assert refused(claim, seen.facts()) == ["FOREIGN_CLAIM"]
+    seen.apply({"kind": "Namespace", "metadata": {"name": "nobodys", "labels": {}}})
+    clock.now += 60
+    seen.apply(labelled("nobodys", lane="dra"))
+    verdict = validate(request(pod(containers=[asking(1)]), namespace="nobodys"), seen.facts())
+    assert [finding.code for finding in verdict.findings] == ["NO_TENANT"]
     clock.now += EARLIER_SECONDS + 1
     assert refused(pod(containers=[asking(1)]), seen.facts()) == ["RAW_DEVICE_REQUEST"]
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -237,6 +238,15 @@ class ControlPlane:
             }
             _write_private(path, yaml.safe_dump(content, sort_keys=False))
         return path
+
+    def service_account(self, user: User) -> tuple[Path, dict[str, str]]:
+        """What a Pod of the account finds: a folder with its token and the CA, and the variables of its environment."""
+        folder = self.run_dir / "service-accounts" / user.name.replace(":", ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_private(folder / "token", self._tokens[user.name])
+        _write_private(folder / "ca.crt", self.ca_file.read_text())
+        url = urlsplit(self.url)
+        return folder, {"KUBERNETES_SERVICE_HOST": str(url.hostname), "KUBERNETES_SERVICE_PORT": str(url.port)}
 
     def component(self, component: str) -> Api:
         """A raw client for a component's own port as admin, for `/metrics`, `/configz` and such; close it after use.

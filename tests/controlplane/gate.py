@@ -130,16 +130,18 @@ class Gate:
         """Starts one replica, by default waiting until the forwarder sends it connections."""
         listen = f"127.0.0.1:{self._ports[name]}"
         status = f"127.0.0.1:{self._status_ports[name]}"
+        kubeconfig = self._kubeconfigs.get(name)
         words = [
             "serve",
-            *self._common(GATE_WEBHOOK, self._kubeconfigs.get(name)),
+            *self._policies(),
+            *(["--kubeconfig", kubeconfig] if kubeconfig else []),
             "--listen",
             listen,
             "--cert-dir",
             self.folder,
         ]
         words += ["--status-listen", status, "--drain-seconds", "1.5"]  # the forwarder looks twice a second
-        self._spawn(name, [*words, *self._flags["serve"]])
+        self._spawn(name, None if kubeconfig else GATE_WEBHOOK, [*words, *self._flags["serve"]])
         if wait:
             port = self._ports[name]
             wait_for(
@@ -152,8 +154,8 @@ class Gate:
 
     def start_controller(self, name: str = _CONTROLLER) -> None:
         """Starts a controller."""
-        words = ["controller", *self._common(GATE_CONTROLLER), "--identity", name]
-        self._spawn(name, [*words, *self._flags["controller"]])
+        words = ["controller", *self._policies(), "--identity", name]
+        self._spawn(name, GATE_CONTROLLER, [*words, *self._flags["controller"]])
 
     def stop_controller(self, name: str = _CONTROLLER, *, kill: bool = False) -> None:
         """Stops a controller: SIGTERM and up to ten seconds to give its Lease back, or SIGKILL at once."""
@@ -200,13 +202,19 @@ class Gate:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _common(self, user: User, kubeconfig: Path | None = None) -> list[str | Path]:
-        policies: list[str | Path] = [] if self._published else ["--policies", self.policies]
-        return [*policies, "--kubeconfig", kubeconfig or self.plane.kubeconfig_for(user)]
+    def _policies(self) -> list[str | Path]:
+        return [] if self._published else ["--policies", self.policies]
 
-    def _spawn(self, name: str, words: Sequence[str | Path]) -> None:
+    def _spawn(self, name: str, account: User | None, words: Sequence[str | Path]) -> None:
+        """Starts `dra-gate`, as in a Pod of `account`; without one the words say how to reach the API server."""
         environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-        self.plane.processes.start(name, [*_program(), *words], self.log(name), environment)
+        program: list[str | Path] = [*_program()]
+        if account is not None:
+            folder, variables = self.plane.service_account(account)
+            environment = {k: v for k, v in environment.items() if k != "KUBECONFIG"} | variables
+            environment |= {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[1])}
+            program = [sys.executable, "-m", "controlplane.in_pod", folder]
+        self.plane.processes.start(name, [*program, *words], self.log(name), environment)
 
     def _prepare_cluster(self) -> None:
         api = self.plane.api()

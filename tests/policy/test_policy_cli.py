@@ -92,6 +92,8 @@ def test_lint_for_machines(folder: Path, output: str, read: Callable[[str], Any]
 def test_lint_with_a_cluster_that_cannot_be_read(folder: Path, tmp_path: Path) -> None:
     assert run("lint", folder, "--cluster", tmp_path / "nowhere.yaml").exit_code == 2
     assert run("lint", folder, "--cluster", CLUSTER, "--kubeconfig", "x").exit_code == 2
+    empty = run("lint", folder, "--kubeconfig", "")
+    assert (empty.exit_code, "is $KUBECONFIG set?" in empty.output) == (2, True)
     assert run("lint", tmp_path / "nowhere").exit_code == 2
 
 

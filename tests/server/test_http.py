@@ -13,6 +13,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -496,3 +497,14 @@ def test_a_start_that_cannot_work_ends_with_2_and_says_why(tmp_path: Path, fault
     assert done.returncode == 2
     assert word in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_master_loads_nothing_that_decides() -> None:
+    """It would be held twice."""
+    code = (
+        "import sys, dra_gate.cli.main, dra_gate.cli.serve, dra_gate.server.run\n"
+        "print(*(name for name in sys.modules if name.startswith('dra_gate.')))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert {name.split(".")[1] for name in loaded} == {"cli", "server"}
+    assert "dra_gate.server.app" not in loaded

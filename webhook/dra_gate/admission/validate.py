@@ -8,7 +8,7 @@ from dra_gate.admission.facts import BehindError, Facts
 from dra_gate.admission.mutate import changes
 from dra_gate.admission.outcome import outcome
 from dra_gate.admission.request import Request
-from dra_gate.admission.rules import foreign_claim
+from dra_gate.admission.rules import foreign_claim, raw_device_request, stamp
 from dra_gate.admission.rules.quota import charge_of
 from dra_gate.admission.rules.rule import Context
 from dra_gate.admission.scope import Scope, earlier_scopes, is_mirror, scope_of
@@ -17,6 +17,8 @@ from dra_gate.kube.patch import apply
 from dra_gate.kube.raw import Object, text
 
 _JUDGED = ("CREATE", "UPDATE")
+# What a Pod shows when the replica that mutated did not yet see that its namespace is gated. Nothing else is forgiven.
+_LEFT_BY_MUTATE = (raw_device_request.RULE.id, stamp.RULE.id)
 LANE_NOT_SERVED = (
     "dra-gate: lane device-plugin is left alone by this version: "
     "the Pod keeps its device requests and claims, and no policy was applied"
@@ -41,7 +43,11 @@ def validate(request: Request, facts: Facts, *, may_look_again: bool = False) ->
     verdict = _judged(request, scope, facts)
     if verdict.findings:
         for earlier in earlier_scopes(request.namespace, facts):
-            before = IGNORED if earlier is None else _judged(request, earlier, facts)
+            if earlier is None:
+                if all(finding.rule in _LEFT_BY_MUTATE for finding in verdict.findings):
+                    return IGNORED
+                continue
+            before = _judged(request, earlier, facts)
             if not before.findings:
                 return before
     return verdict

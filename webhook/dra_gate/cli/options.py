@@ -32,7 +32,14 @@ def output_option(function: F) -> F:
 def kubeconfig_options(function: F) -> F:
     """`--kubeconfig` and `--context`."""
     function = click.option("--context", metavar="NAME", help="Context of the kubeconfig.")(function)
-    return click.option("--kubeconfig", metavar="FILE", help="Read a live cluster.")(function)
+    return click.option("--kubeconfig", metavar="FILE", callback=_not_empty, help="Read a live cluster.")(function)
+
+
+def _not_empty(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """Nobody means the empty name that an unset variable gives: taken for "no cluster", it would check too little."""
+    if value == "":
+        raise click.BadParameter("it is empty; is $KUBECONFIG set?")
+    return value
 
 
 def cluster_options(function: F) -> F:

@@ -1,26 +1,26 @@
-"""`dra-gate serve`: the two admission routes over TLS, fed by watches of a cluster or by manifests; the second port."""
+"""`dra-gate serve`: the two admission routes over TLS, fed by watches of a cluster or by manifests; the second port.
+
+The master process only supervises. Policies, manifests and all code that decides are loaded in the worker: what both
+held would be held twice, because counting references copies the pages that a fork shares.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dra_gate.admission.configurations import GATE_WRITERS
 from dra_gate.cli.failure import Failure
-from dra_gate.cli.options import load_policies
-from dra_gate.policy.model import PolicySet
 
 if TYPE_CHECKING:
     from dra_gate.admission.facts import Facts
-    from dra_gate.cluster.client import Client
-    from dra_gate.kube.raw import Object
     from dra_gate.server.app import App
     from dra_gate.server.run import Process
 
@@ -85,9 +85,7 @@ _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):(\d{1,5})")
     "writers",
     metavar="USER",
     multiple=True,
-    default=GATE_WRITERS,
-    show_default=True,
-    help="User name of an account of the gate, which it never judges; may be repeated.",
+    help="User name of an account of the gate, which it never judges; may be repeated; default: those of deploy/.",
 )
 @click.option(
     "--record",
@@ -127,9 +125,7 @@ def command(
       dra-gate serve --cert-dir certs/local --kubeconfig ~/.kube/config --listen 127.0.0.1:8443
       dra-gate serve --policies policies --cert-dir certs/local --cluster tests/cluster.yaml --listen 127.0.0.1:8443
     """
-    from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - what only a server needs
-    from dra_gate.cluster.files import InputError, load_manifests  # noqa: PLC0415
-    from dra_gate.server.run import serve  # noqa: PLC0415
+    from dra_gate.server.run import CANNOT_START, serve  # noqa: PLC0415 - what only a server needs
     from dra_gate.server.tls import Callers, CertificateError  # noqa: PLC0415
 
     _address(listen, "--listen")
@@ -143,22 +139,18 @@ def command(
     if client_names and client_ca is None:
         raise click.UsageError("--client-name says which holders of a certificate may call: it needs --client-ca")
     callers = None if client_ca is None else Callers(client_ca, frozenset(client_names))
-    status = None if status_listen == "off" else _listen(*_address(status_listen, "--status-listen"))
-    policy_set = None if policies is None else load_policies(policies)
-    build = partial(_build, policy_set, writers, status, stale_seconds)
+    status = None if status_listen == "off" else _address(status_listen, "--status-listen")
+    build = partial(_build, policies, writers, status, stale_seconds, kubeconfig, context, cluster)
+    master = os.getpid()
     try:
-        if cluster:
-            build = partial(build, None, load_manifests(cluster))
-        else:
-            connect = partial(Client.connect, kubeconfig, context)
-            connect()  # a wrong configuration ends us now; connections are made by the worker
-            build = partial(build, connect, ())
         serve(build, listen=listen, certificates=cert_dir, callers=callers, drain_seconds=drain_seconds)
-    except (ConfigError, InputError, CertificateError) as error:
+    except CertificateError as error:
         raise Failure(str(error)) from None
     except SystemExit as end:
+        if os.getpid() != master:  # the worker came out of the same call, by fork
+            raise
         # gunicorn ends with 1 when it can't listen, and has said why; with us 1 means that something was refused.
-        raise SystemExit(2 if end.code == 1 else end.code) from None
+        raise SystemExit(2 if end.code in (1, CANNOT_START) else end.code) from None
 
 
 def _address(text: str, option: str) -> tuple[str, int]:
@@ -178,31 +170,48 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def _build(
-    policy_set: PolicySet | None,
-    writers: Sequence[str],
-    status: socket.socket | None,
+    policies: str | None,
+    writers: tuple[str, ...],
+    status: tuple[str, int] | None,
     stale_seconds: float,
-    connect: Callable[[], Client] | None,
-    manifests: Sequence[Object],
+    kubeconfig: str | None,
+    context: str | None,
+    cluster: tuple[str, ...],
     process: Process,
 ) -> App:
-    """Everything that lives in the serving process; runs there, after the fork."""
+    """Everything that lives in the serving process; runs there, after the fork.
+
+    What is wrong with the input goes to stderr as from any verb, and ends this process with `CANNOT_START`.
+    """
+    from dra_gate.admission.configurations import GATE_WRITERS  # noqa: PLC0415
+    from dra_gate.cli.options import connect, load_policies  # noqa: PLC0415
     from dra_gate.cluster.facts import World  # noqa: PLC0415
+    from dra_gate.cluster.files import InputError, load_manifests  # noqa: PLC0415
     from dra_gate.cluster.policies import PolicySource  # noqa: PLC0415
     from dra_gate.cluster.reflector import Reflector  # noqa: PLC0415
     from dra_gate.server.app import App  # noqa: PLC0415
     from dra_gate.server.console import Console, View, namespaces_with_templates, serve_console  # noqa: PLC0415
     from dra_gate.server.log import LineWriter  # noqa: PLC0415
     from dra_gate.server.metrics import Metrics  # noqa: PLC0415
+    from dra_gate.server.run import CANNOT_START  # noqa: PLC0415
 
+    try:
+        policy_set = None if policies is None else load_policies(policies)
+        manifests = load_manifests(cluster) if cluster else ()
+        client = None if cluster else connect(kubeconfig, context)
+        port = None if status is None else _listen(*status)
+    except (InputError, click.ClickException) as error:
+        (error if isinstance(error, click.ClickException) else Failure(str(error))).show()
+        sys.exit(CANNOT_START)
+    except click.exceptions.Exit:  # has been said
+        sys.exit(CANNOT_START)
     certificate = process.certificate
-    world = World(policy_set, writers=writers)
+    world = World(policy_set, writers=writers or GATE_WRITERS)
     for manifest in manifests:
         world.apply(manifest)
     reflectors: list[Reflector] = []
     source: PolicySource | None = None
-    if connect is not None:
-        client = connect()
+    if client is not None:
         reflectors = [Reflector(client, path, sink, path.rpartition("/")[2]) for path, sink in world.sinks().items()]
         if policy_set is None:
             source = PolicySource(client, world.use)
@@ -244,8 +253,8 @@ def _build(
             source.start()
         for reflector in reflectors:
             reflector.start()
-        if status is not None:
-            serve_console(Console(view), status)
+        if port is not None:
+            serve_console(Console(view), port)
 
     def stop() -> None:
         for reflector in reflectors:

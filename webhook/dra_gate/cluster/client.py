@@ -1,7 +1,8 @@
-"""Talking to the API server: the `kubernetes` package's configuration and transport, raw JSON in and out.
+"""Talking to the API server, raw JSON in and out.
 
-Typed client models drop the fields they do not know and cost ten times the parsing, so none is built here. The package
-is used for what it knows better: kubeconfig merging, contexts, exec plugins, token refresh, proxies, TLS.
+Typed client models drop the fields they do not know and cost ten times the parsing, so none is built here. The
+`kubernetes` package is used for what it knows better: kubeconfig merging, contexts, exec plugins, token refresh,
+proxies. A Pod needs none of that (service_account.py).
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 import urllib3
 
 from dra_gate import __version__
+from dra_gate.cluster import service_account
 
 JSON_PATCH = "application/json-patch+json"  # RFC 6902
 MERGE_PATCH = "application/merge-patch+json"  # RFC 7386
@@ -34,6 +36,8 @@ READ_SECONDS = 30.0
 # bookmarks"), so being wrong must be cheap: it costs one new watch from the last version.
 QUIET_SECONDS = 150.0
 PAGE = 500  # objects in a page of a list, as client-go asks for
+# At once: a watch for each kind, workers, the lease. The default (five a core) makes small machines reconnect.
+CONNECTIONS = 32
 RELOAD_SECONDS = 5.0  # least time between two readings of the configuration after 401s
 
 Object = dict[str, Any]
@@ -256,6 +260,16 @@ class Watch:
             self._response.shutdown()
 
 
+class Way(Protocol):
+    """How one API server is reached as one user. `host` is its URL, without a slash at the end."""
+
+    host: str
+    pool_manager: urllib3.PoolManager
+
+    def headers(self) -> dict[str, str]:
+        """What says who asks, anew for each request. May raise anything."""
+
+
 class Client:
     """Requests to one API server as one user. Safe for use by many threads.
 
@@ -264,8 +278,8 @@ class Client:
     Paths are absolute API paths such as `/api/v1/namespaces`.
     """
 
-    def __init__(self, load: Callable[[], Any]) -> None:
-        """`load` makes a `kubernetes.client.Configuration`; called now and after 401s. Raises ConfigError."""
+    def __init__(self, load: Callable[[], Way]) -> None:
+        """`load` is called now and after 401s. Raises ConfigError."""
         self._load = load
         self._lock = threading.Lock()
         self._configure()
@@ -276,29 +290,21 @@ class Client:
 
         Nothing is sent yet. Raises ConfigError.
         """
-        return cls(lambda: _configuration(kubeconfig, context))
+        return cls(lambda: _way(kubeconfig, context))
 
     def _configure(self) -> None:
-        configuration = self._load()
-        # With keep-alive probes an idle watch notices a peer that is gone for good.
-        configuration.keep_alive = True
-        # A watch for each kind, workers, and the lease; the default (five a core) makes small machines reconnect.
-        configuration.connection_pool_maxsize = 32
-        transport: Any = importlib.import_module("kubernetes.client.rest")
-        self._configuration = configuration
-        self._pool: urllib3.PoolManager = transport.RESTClientObject(configuration).pool_manager
-        self._host = str(configuration.host).rstrip("/")
+        self._way = self._load()
+        self._pool = self._way.pool_manager
         self._configured = time.monotonic()
 
     def _prepared(self) -> tuple[urllib3.PoolManager, str, dict[str, str]]:
         with self._lock:  # the refresh hook runs exec plugins and is not made for threads
             try:
-                auth = self._configuration.auth_settings()
+                credentials = self._way.headers()
             except Exception as error:  # whatever a token file or plugin raises
                 raise Unreachable(f"no credentials: {error}") from error
-            headers = {"User-Agent": f"dra-gate/{__version__}", "Accept": "application/json"}
-            headers.update({str(entry["key"]): str(entry["value"]) for entry in auth.values() if entry["value"]})
-            return self._pool, self._host, headers
+            headers = {"User-Agent": f"dra-gate/{__version__}", "Accept": "application/json", **credentials}
+            return self._pool, self._way.host, headers
 
     def _reconfigured(self, pool: urllib3.PoolManager) -> bool:
         """Read the configuration anew after `pool` got 401; False if that was done a moment ago."""
@@ -443,20 +449,36 @@ def _answer_error(response: urllib3.BaseHTTPResponse, data: bytes) -> ApiError:
     return api_error(response.status, body, retry_after)
 
 
-def _configuration(kubeconfig: str | None, context: str | None) -> Any:
-    """A `kubernetes.client.Configuration`. Imported by name: importing the package takes 0.2 s and 30 MB."""
-    config: Any = importlib.import_module("kubernetes.config")
-    configuration = importlib.import_module("kubernetes.client.configuration").Configuration()
+def _way(kubeconfig: str | None, context: str | None) -> Way:
     source = kubeconfig or os.environ.get("KUBECONFIG")
     if source is None and Path("~/.kube/config").expanduser().exists():
         source = "~/.kube/config"
     try:
-        if source is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-            config.load_incluster_config(client_configuration=configuration)
-        else:
-            config.load_kube_config(
-                config_file=source or "~/.kube/config", context=context, client_configuration=configuration
-            )
+        if source is None and context is None and service_account.given():
+            return service_account.ServiceAccount(CONNECTIONS)
+        return _Configured(source, context)
     except Exception as error:  # ConfigException, OSError, yaml errors, KeyError: all mean the same to the caller
         raise ConfigError(f"no usable cluster configuration ({source or 'service account'}): {error}") from error
-    return configuration
+
+
+class _Configured:
+    """A way by kubeconfig, or behind a proxy. Importing the package takes 0.3 s and 17 MB: not before it is needed."""
+
+    def __init__(self, kubeconfig: str | None, context: str | None) -> None:
+        config: Any = importlib.import_module("kubernetes.config")
+        self._configuration = importlib.import_module("kubernetes.client.configuration").Configuration()
+        if kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            config.load_incluster_config(client_configuration=self._configuration)
+        else:
+            file = kubeconfig or "~/.kube/config"
+            config.load_kube_config(config_file=file, context=context, client_configuration=self._configuration)
+        # With keep-alive probes an idle watch notices a peer that is gone for good.
+        self._configuration.keep_alive = True
+        self._configuration.connection_pool_maxsize = CONNECTIONS
+        transport: Any = importlib.import_module("kubernetes.client.rest")
+        self.pool_manager: urllib3.PoolManager = transport.RESTClientObject(self._configuration).pool_manager
+        self.host = str(self._configuration.host).rstrip("/")
+
+    def headers(self) -> dict[str, str]:
+        entries = self._configuration.auth_settings().values()
+        return {str(entry["key"]): str(entry["value"]) for entry in entries if entry["value"]}

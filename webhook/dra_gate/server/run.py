@@ -6,20 +6,28 @@ second. gunicorn's threaded worker is no choice behind TLS: an idle connection h
 
 from __future__ import annotations
 
+import gc
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
 
-from dra_gate.server.app import App
 from dra_gate.server.log import logging_config
 from dra_gate.server.tls import CERTIFICATE, KEY, Callers, ServingCertificate
 from dra_gate.server.worker import KEEP_ALIVE, Handshake, Worker
 
+if TYPE_CHECKING:
+    from dra_gate.server.app import App  # brings in all that decides, which only the worker needs
+
+CANNOT_START: int = Arbiter.APP_LOAD_ERROR  # a worker that ends with it is not replaced: gunicorn ends with it too
+# How long a thread that reads watches may go on while a review waits: by default 5 ms, which is then what it waits.
+SWITCH_SECONDS = 0.001
 WORKER_TIMEOUT = 30  # seconds without a heartbeat after which the master replaces the worker
 LINGER = 3  # seconds after the drain in which requests on open connections are still answered
 SPARE = 4  # more seconds, after which the master kills a worker that won't end
@@ -37,7 +45,7 @@ class Process:
     connections: Callable[[], tuple[int, int]]
 
 
-Build = Callable[[Process], App]
+Build: TypeAlias = "Callable[[Process], App]"
 
 
 def serve(
@@ -45,9 +53,10 @@ def serve(
 ) -> None:
     """Serve HTTPS on `listen` (`address:port`) until SIGTERM or SIGINT; does not return (SystemExit).
 
-    `build` makes the application, in the worker, after the fork: threads started there live. `certificates` is the
-    folder of the serving pair; `callers` says whose client certificate is asked for (None: anybody may call). After
-    SIGTERM everything goes on for `drain_seconds`, but not ready and with `Connection: close` on each answer.
+    `build` makes the application, in the worker, after the fork: threads started there live. When it can't, it says why
+    and raises SystemExit(CANNOT_START), with which then everything ends. `certificates` is the folder of the serving
+    pair; `callers` says whose client certificate is asked for (None: anybody may call). After SIGTERM everything goes
+    on for `drain_seconds`, but not ready and with `Connection: close` on each answer.
     Raises tls.CertificateError before anything is opened if the folder holds no usable pair, or no CA can be loaded.
     """
     ServingCertificate(certificates, callers)
@@ -81,6 +90,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
             "certfile": str(self._certificates / CERTIFICATE),  # without both names gunicorn would serve in the clear
             "keyfile": str(self._certificates / KEY),
             "ssl_context": self._context,
+            "pre_fork": _before_fork,
             "post_fork": self._forked,
             "control_socket_disable": True,
             "logconfig_dict": logging_config(),
@@ -94,6 +104,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
     def load(self) -> App:
         """Runs in the worker; an exception here ends gunicorn with status 3."""
         worker = self._worker
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._certificate = ServingCertificate(self._certificates, self._callers)
         self._certificate.watch(threading.Event())  # a daemon thread: ends with the worker
         return self._build(
@@ -114,3 +125,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
         worker.drain = self._drain
         # In the worker's own copy: gunicorn waits so long for idle keep-alive connections, which don't end themselves.
         worker.cfg.set("graceful_timeout", LINGER)
+
+
+def _before_fork(_arbiter: object, _worker: object) -> None:
+    gc.freeze()  # the worker's collector would write to, and so copy, every page that it shares with the master
