@@ -114,6 +114,8 @@ def command(
     context: str | None,
     cluster: tuple[str, ...],
     writers: tuple[str, ...],
+    record_folder: Path | None,
+    record_bytes: int,
 ) -> None:
     """Serve /mutate and /validate over TLS, and on a second port, without TLS, probes, metrics and pages for people.
 
@@ -140,7 +142,8 @@ def command(
         raise click.UsageError("--client-name says which holders of a certificate may call: it needs --client-ca")
     callers = None if client_ca is None else Callers(client_ca, frozenset(client_names))
     status = None if status_listen == "off" else _address(status_listen, "--status-listen")
-    build = partial(_build, policies, writers, status, stale_seconds, kubeconfig, context, cluster)
+    recording = None if record_folder is None else (record_folder, record_bytes)
+    build = partial(_build, policies, writers, status, stale_seconds, kubeconfig, context, cluster, recording)
     master = os.getpid()
     try:
         serve(build, listen=listen, certificates=cert_dir, callers=callers, drain_seconds=drain_seconds)
@@ -177,6 +180,7 @@ def _build(
     kubeconfig: str | None,
     context: str | None,
     cluster: tuple[str, ...],
+    recording: tuple[Path, int] | None,
     process: Process,
 ) -> App:
     """Everything that lives in the serving process; runs there, after the fork.
@@ -184,6 +188,7 @@ def _build(
     What is wrong with the input goes to stderr as from any verb, and ends this process with `CANNOT_START`.
     """
     from dra_gate.admission.configurations import GATE_WRITERS  # noqa: PLC0415
+    from dra_gate.admission.redact import recorded  # noqa: PLC0415
     from dra_gate.cli.options import connect, load_policies  # noqa: PLC0415
     from dra_gate.cluster.facts import World  # noqa: PLC0415
     from dra_gate.cluster.files import InputError, load_manifests  # noqa: PLC0415
@@ -193,6 +198,7 @@ def _build(
     from dra_gate.server.console import Console, View, namespaces_with_templates, serve_console  # noqa: PLC0415
     from dra_gate.server.log import LineWriter  # noqa: PLC0415
     from dra_gate.server.metrics import Metrics  # noqa: PLC0415
+    from dra_gate.server.record import Recorder  # noqa: PLC0415
     from dra_gate.server.run import CANNOT_START  # noqa: PLC0415
 
     try:
@@ -200,6 +206,10 @@ def _build(
         manifests = load_manifests(cluster) if cluster else ()
         client = None if cluster else connect(kubeconfig, context)
         port = None if status is None else _listen(*status)
+        recorder = None if recording is None else Recorder(*recording, recorded)
+    except OSError as error:
+        Failure(f"{error.filename}: {error.strerror} (--record)").show()
+        sys.exit(CANNOT_START)
     except (InputError, click.ClickException) as error:
         (error if isinstance(error, click.ClickException) else Failure(str(error))).show()
         sys.exit(CANNOT_START)
@@ -249,6 +259,8 @@ def _build(
 
     def start() -> None:
         writer.start()
+        if recorder is not None:
+            recorder.start()
         if source is not None:
             source.start()
         for reflector in reflectors:
@@ -261,6 +273,8 @@ def _build(
             reflector.stop(timeout=0)  # the threads are daemons: what they wait for ends with the process
         if source is not None:
             source.stop(timeout=0)
+        if recorder is not None:
+            recorder.close()
         writer.close()
 
     metrics = Metrics(
@@ -270,6 +284,7 @@ def _build(
         namespaces=lambda: namespaces_with_templates(facts()),
         certificate=lambda: (certificate.not_after, certificate.failures),
         dropped=lambda: writer.dropped,
+        unrecorded=lambda: 0 if recorder is None else recorder.dropped,
         connections=process.connections,
     )
     app = App(
@@ -278,6 +293,7 @@ def _build(
         metrics=metrics,
         write=writer.write,
         stale=stale,
+        record=None if recorder is None else recorder.take,
         refresh=None if source is None else source.refresh,
         start=start,
         stop=stop,

@@ -49,7 +49,7 @@ class Metrics:
     refused, by code. `ages` gives seconds since each cache last heard from the API server; `namespaces` how many gated
     namespaces of tenants have templates of their policy and how many wait for them. `certificate` gives the serving
     certificate's notAfter (seconds since the epoch) and how many changed pairs could not be loaded; `dropped` decision
-    lines lost; `connections` how many are open and how many were ended for being silent or one too many.
+    lines and `unrecorded` reviews lost; `connections` how many are open and how many were ended for being silent or one too many.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Metrics:
         namespaces: Callable[[], tuple[int, int]] = lambda: (0, 0),
         certificate: Callable[[], tuple[float, int]] | None = None,
         dropped: Callable[[], int] = int,
+        unrecorded: Callable[[], int] = int,
         connections: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self._sets = sets
@@ -69,6 +70,7 @@ class Metrics:
         self._namespaces = namespaces
         self._certificate = certificate
         self._dropped = dropped
+        self._unrecorded = unrecorded
         self._connections = connections
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each first one, which nobody asks for
         self.registry = CollectorRegistry()
@@ -178,6 +180,11 @@ class Metrics:
         yield namespaces
         yield CounterMetricFamily(
             "dra_gate_decision_lines_dropped", "Decision lines lost because nobody read them.", value=self._dropped()
+        )
+        yield CounterMetricFamily(
+            "dra_gate_reviews_unrecorded",
+            "Reviews that --record left out: too large, too many at once, or the disk took none.",
+            value=self._unrecorded(),
         )
         open_now, turned_away = self._connections()
         yield GaugeMetricFamily("dra_gate_connections_open", "TLS connections that are open now.", value=open_now)
