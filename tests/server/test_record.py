@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_gate.admission.redact import recorded
 from dra_gate.cluster.files import read_documents, read_manifests
 from dra_gate.server import record
 from dra_gate.server.record import Recorder
@@ -69,8 +70,6 @@ def test_a_full_disk_is_counted_and_nobody_waits(tmp_path: Path) -> None:
 
 
 def test_what_is_no_json_is_counted(tmp_path: Path) -> None:
-    from dra_gate.admission.redact import recorded
-
     recorder = Recorder(tmp_path, 1 << 20, recorded)
     recorder.start()
     recorder.take("mutate", b"{")

@@ -16,7 +16,7 @@ import msgspec
 from dra_gate.admission.configurations import MUTATED
 from dra_gate.admission.request import read
 from dra_gate.admission.review import Route
-from dra_gate.kube.raw import mapping
+from dra_gate.kube.raw import mapping, text
 
 Keep = Callable[[Any], Any]
 
@@ -56,17 +56,17 @@ def redact(review: Mapping[str, Any]) -> dict[str, Any]:
     kept["userInfo"] = {key: user[key] for key in ("username", "groups") if key in user}
     for key in ("object", "oldObject"):
         if key in request:
-            kept[key] = _object(request[key])
+            kept[key] = _object(request[key], text(mapping(request.get("resource")).get("resource")))
     return {"apiVersion": review.get("apiVersion"), "kind": review.get("kind"), "request": kept}
 
 
-def _object(value: Any) -> Any:
+def _object(value: Any, resource: str) -> Any:
     if not isinstance(value, dict):
         return value
-    match value.get("kind"):
-        case "Pod":
+    match resource:
+        case "pods":
             return _POD(value)
-        case "ResourceClaim" | "ResourceClaimTemplate" | "Namespace":
+        case "resourceclaims" | "resourceclaimtemplates" | "namespaces":
             return _only({"metadata": _METADATA, "spec": _as_it_is})(value)
         case _:
             return _only({"metadata": _METADATA})(value) | _templates(value)

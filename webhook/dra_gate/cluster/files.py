@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def read_documents(path: str) -> list[Document]:
 
 
 def read_manifests(paths: Iterable[str]) -> Iterator[Document]:
-    """The documents of files and folders (every YAML, JSON and JSON Lines file below, by name), `List` objects taken apart.
+    """The documents of files and folders (all YAML, JSON and JSON Lines files below, by name), `List`s taken apart.
 
     Raises InputError.
     """
@@ -80,10 +81,9 @@ def _load(content: bytes) -> list[Any]:
 def _load_lines(content: bytes) -> list[Any]:
     whole, _, torn = content.rpartition(b"\n")
     values = msgspec.json.Decoder().decode_lines(whole)
-    try:
+    # Its writer was stopped in the middle of the last line, or nothing stands after the last line break.
+    with contextlib.suppress(msgspec.DecodeError):
         values.append(msgspec.json.decode(torn))
-    except msgspec.DecodeError:
-        pass  # its writer was stopped in the middle of it, or nothing stands after the last line break
     plain = _Plain(len(content))
     return [plain.value(value) for value in values]
 

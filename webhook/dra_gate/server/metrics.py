@@ -49,7 +49,8 @@ class Metrics:
     refused, by code. `ages` gives seconds since each cache last heard from the API server; `namespaces` how many gated
     namespaces of tenants have templates of their policy and how many wait for them. `certificate` gives the serving
     certificate's notAfter (seconds since the epoch) and how many changed pairs could not be loaded; `dropped` decision
-    lines and `unrecorded` reviews lost; `connections` how many are open and how many were ended for being silent or one too many.
+    lines and `unrecorded` reviews lost; `connections` how many are open and how many were ended for being silent or
+    one too many.
     """
 
     def __init__(
