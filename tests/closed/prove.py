@@ -1,0 +1,127 @@
+"""Every way around is closed: hostile Pods by the thousand, judged by the gate and by an oracle that knows no rule.
+
+    make prove-closed        # 20,000 of each; CI runs a tenth
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from admission import setting
+from closed import hostile
+from closed.oracle import Site, reached
+from dra_gate.admission.review import answer
+from dra_gate.kube.patch import apply
+from dra_gate.policy.model import PolicyRef
+
+NAMESPACE = "fern-dev"
+RUNTIMES = {"nvidia": "nvidia", "renamed": "nvidia-cdi", "runc": "runc", "gvisor": "runsc"}
+
+
+@dataclass
+class Result:
+    """What became of the Pods; `through` are those that were admitted though they reach a device."""
+
+    judged: int = 0
+    admitted: int = 0
+    reaching: int = 0
+    slowest: float = 0.0  # seconds, both routes of one Pod
+    through: list[tuple[int, list[str], Any]] = field(default_factory=list)
+    codes: Counter[str] = field(default_factory=Counter)
+
+
+def site() -> Site:
+    """The oracle's view of the world that tests/admission judges in."""
+    refs = (PolicyRef("train", 1), PolicyRef("train", 2))
+    counts = range(1, 33)
+    return Site(
+        resources=frozenset({"nvidia.com/gpu", "example.com/anything"}),
+        domains=("nvidia.com",),
+        handlers=RUNTIMES,
+        device_handlers=frozenset({"nvidia", "nvidia-cdi"}),
+        own_templates=frozenset(setting.template_name("fern", ref.name, ref.version, n) for ref in refs for n in counts),
+        harmless_templates=frozenset({"nics", "nic-out-of-everything"}),
+        harmless_claims=frozenset({"a-nic"}),
+    )
+
+
+def world_facts() -> Any:
+    """Facts with what hostile Pods name: runtime classes and nodes."""
+    classes = [{"kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler} for name, handler in RUNTIMES.items()]
+    nodes = [{"kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}}} for name in ("n0", "cpu-0")]
+    return setting.world(*classes, *nodes).facts()
+
+
+def review(obj: Any, old: Any = None) -> bytes:
+    """The body that the API server would send."""
+    request = {
+        "uid": "u",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": "CREATE",
+        "namespace": NAMESPACE,
+        "userInfo": {"username": "ada@fern.example", "groups": ["system:authenticated"]},
+        "object": obj,
+    }
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+def judged(pod: Any, facts: Any, codes: Counter[str]) -> Any:
+    """The Pod as it would be stored, or None when it is refused."""
+    for route in ("mutate", "validate"):
+        made = answer(route, review(pod), facts)  # type: ignore[arg-type]
+        codes.update(made.record.reasons)
+        response = json.loads(made.body)["response"]
+        if not response["allowed"]:
+            return None
+        if "patch" in response:
+            pod = apply(pod, json.loads(base64.b64decode(response["patch"])))
+    return pod
+
+
+def prove(count: int, seed: int) -> Result:
+    """Judge `count` hostile Pods and as many spoiled ones, which only must not crash."""
+    facts, there, result = world_facts(), site(), Result()
+    for number in range(count):
+        draw = Random(f"{seed}-{number}")  # noqa: S311 - the same Pods every time
+        pod = setting.resolved(hostile.pod(draw))
+        began = time.perf_counter()
+        stored = judged(pod, facts, result.codes)
+        result.slowest = max(result.slowest, time.perf_counter() - began)
+        result.judged += 1
+        result.reaching += bool(reached(pod, there))
+        if stored is not None:
+            result.admitted += 1
+            ways = reached(stored, there)
+            if ways:
+                result.through.append((number, ways, pod))
+        judged(hostile.spoiled(pod, draw), facts, Counter())
+    return result
+
+
+def main() -> int:
+    """Prove, print; 1 when something got through."""
+    parser = argparse.ArgumentParser(prog="python -m closed.prove", description=__doc__)
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    result = prove(options.count, options.seed)
+    print(f"{result.judged:,} hostile Pods, {result.reaching:,} of which reach a device as written; and as many spoiled ones.")
+    print(f"{result.admitted:,} admitted, slowest {result.slowest * 1000:.1f} ms for both calls, {len(result.through)} got through.")
+    for code, number in result.codes.most_common():
+        print(f"  {number:7,} {code}")
+    for number, ways, pod in result.through[:20]:
+        print(f"\n{number}: {'; '.join(ways)}\n{json.dumps(pod)}")
+    return 1 if result.through else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""A tenth of `make prove-closed`, and the oracle's own eyes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from closed.oracle import reached
+from closed.prove import prove, site
+
+
+def test_nothing_gets_through() -> None:
+    result = prove(2000, seed=7)
+    assert not result.through, result.through[0]
+    assert result.reaching > 800, "the generator makes Pods that reach devices"
+    assert result.admitted > 100, "and Pods that are honest"
+
+
+@pytest.mark.parametrize(
+    ("spec", "sees"),
+    [
+        ({"containers": [{"name": "c"}]}, False),
+        ({"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}, True),
+        ({"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 0}}}]}, False),
+        ({"containers": [{"name": "c", "securityContext": {"privileged": True}}]}, True),
+        ({"containers": [{"name": "c", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}]}, False),
+        ({"containers": [{"name": "c", "envFrom": [{}]}]}, True),
+        ({"containers": [{"name": "c", "envFrom": [{}], "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}]}, False),
+        ({"containers": [], "volumes": [{"name": "v", "hostPath": {"path": "/./dev//"}}]}, True),
+        ({"containers": [], "volumes": [{"name": "v", "hostPath": {"path": "/var"}}]}, True),
+        ({"containers": [], "volumes": [{"name": "v", "hostPath": {"path": "/var/log"}}]}, False),
+        ({"containers": [], "resourceClaims": [{"name": "g", "resourceClaimName": "a-gpu"}]}, True),
+        ({"containers": [], "resourceClaims": [{"name": "g", "resourceClaimName": "a-nic"}]}, False),
+        ({"containers": [], "runtimeClassName": "renamed"}, True),
+    ],
+)  # fmt: skip
+def test_what_the_oracle_sees(spec: dict[str, Any], sees: bool) -> None:
+    assert bool(reached({"spec": spec}, site())) is sees
