@@ -22,8 +22,39 @@ RESOURCES = [
     "cpu",
     "amd.com/gpu",
 ]
-AMOUNTS = ["1", 1, "0", 0, "1k", "0.5", "1e0", "1000m", "-1", "+2", "999999999999999999999", "", None, True, [], {"a": 1}]
-VALUES = ["all", "0", "GPU-1", "nvidia.com/gpu=0", "void", "none", "", "ALL", " all", "$(X)", "$(NVIDIA_X)", "$$(X)", "void,all"]
+AMOUNTS = [
+    "1",
+    1,
+    "0",
+    0,
+    "1k",
+    "0.5",
+    "1e0",
+    "1000m",
+    "-1",
+    "+2",
+    "999999999999999999999",
+    "",
+    None,
+    True,
+    [],
+    {"a": 1},
+]
+VALUES = [
+    "all",
+    "0",
+    "GPU-1",
+    "nvidia.com/gpu=0",
+    "void",
+    "none",
+    "",
+    "ALL",
+    " all",
+    "$(X)",
+    "$(NVIDIA_X)",
+    "$$(X)",
+    "void,all",
+]
 ODD = ["", "x" * 5000, "ä\u202e\u0000", "\ud7ff", None, 0, -1, 1e300, True, [], [[]], {}, {"a": {"b": []}}]
 TEMPLATES = ["<fern: train@2 x1>", "<fern: train@2 x2>", "<fern: train@1 x1>", "<moss: pooled@1 x1>", "nics", "nic-and-gpu",
              "gpu-out-of-everything", "unknown-class", "not-there", "dra-gate-train-v2-x1-0000000000"]  # fmt: skip
@@ -85,7 +116,9 @@ def _container(draw: Random, number: int) -> dict[str, Any]:
     if draw.random() < 0.2:
         made["restartPolicy"] = "Always"
     if draw.random() < 0.2:
-        made["volumeMounts"] = [{"name": "v0", "mountPath": "/x", "subPath": draw.choice(["", "nvidia0", "run/docker.sock"])}]
+        made["volumeMounts"] = [
+            {"name": "v0", "mountPath": "/x", "subPath": draw.choice(["", "nvidia0", "run/docker.sock"])}
+        ]
     return made
 
 
@@ -101,7 +134,10 @@ def pod(draw: Random) -> dict[str, Any]:
         ]  # fmt: skip
     if draw.random() < 0.3:
         paths = [*DOORS, "/dev/shm", "/var/log", "/etc/ssl", "/data", "/devices"]
-        spec["volumes"] = [{"name": f"v{n}", "hostPath": {"path": spelled(draw.choice(paths), draw)}} for n in range(draw.randint(1, 2))]
+        spec["volumes"] = [
+            {"name": f"v{n}", "hostPath": {"path": spelled(draw.choice(paths), draw)}}
+            for n in range(draw.randint(1, 2))
+        ]
     if draw.random() < 0.1:
         spec["nodeName"] = draw.choice(["n0", "cpu-0"])
     if draw.random() < 0.1:

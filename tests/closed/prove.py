@@ -1,6 +1,6 @@
 """Every way around is closed: hostile Pods by the thousand, judged by the gate and by an oracle that knows no rule.
 
-    make prove-closed        # 20,000 of each; CI runs a tenth
+make prove-closed        # 20,000 of each; CI runs a tenth
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def site() -> Site:
         domains=("nvidia.com",),
         handlers=RUNTIMES,
         device_handlers=frozenset({"nvidia", "nvidia-cdi"}),
-        own_templates=frozenset(setting.template_name("fern", ref.name, ref.version, n) for ref in refs for n in counts),
+        own_templates=frozenset(
+            setting.template_name("fern", ref.name, ref.version, n) for ref in refs for n in counts
+        ),
         harmless_templates=frozenset({"nics", "nic-out-of-everything"}),
         harmless_claims=frozenset({"a-nic"}),
     )
@@ -55,8 +57,13 @@ def site() -> Site:
 
 def world_facts() -> Any:
     """Facts with what hostile Pods name: runtime classes and nodes."""
-    classes = [{"kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler} for name, handler in RUNTIMES.items()]
-    nodes = [{"kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}}} for name in ("n0", "cpu-0")]
+    classes = [
+        {"kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler} for name, handler in RUNTIMES.items()
+    ]
+    nodes = [
+        {"kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}}}
+        for name in ("n0", "cpu-0")
+    ]
     return setting.world(*classes, *nodes).facts()
 
 
@@ -91,7 +98,7 @@ def prove(count: int, seed: int) -> Result:
     """Judge `count` hostile Pods and as many spoiled ones, which only must not crash."""
     facts, there, result = world_facts(), site(), Result()
     for number in range(count):
-        draw = Random(f"{seed}-{number}")  # noqa: S311 - the same Pods every time
+        draw = Random(f"{seed}-{number}")
         pod = setting.resolved(hostile.pod(draw))
         began = time.perf_counter()
         stored = judged(pod, facts, result.codes)
@@ -114,8 +121,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     result = prove(options.count, options.seed)
-    print(f"{result.judged:,} hostile Pods, {result.reaching:,} of which reach a device as written; and as many spoiled ones.")
-    print(f"{result.admitted:,} admitted, slowest {result.slowest * 1000:.1f} ms for both calls, {len(result.through)} got through.")
+    print(
+        f"{result.judged:,} hostile Pods, {result.reaching:,} of which reach a device as written; and as many spoiled ones."
+    )
+    print(
+        f"{result.admitted:,} admitted, slowest {result.slowest * 1000:.1f} ms for both calls, {len(result.through)} got through."
+    )
     for code, number in result.codes.most_common():
         print(f"  {number:7,} {code}")
     for number, ways, pod in result.through[:20]:

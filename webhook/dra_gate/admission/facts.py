@@ -77,6 +77,7 @@ class Facts:
     claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
     used: Mapping[str, Charge] = field(default_factory=dict)  # by tenant
     nodes: Nodes = field(default_factory=Nodes)
+    day: int = 0  # days since 1970-01-01 UTC: exceptions end
     runtime_handlers: Mapping[str, str] = field(default_factory=dict)  # RuntimeClass name -> handler
     # Domains of the names that some policy serves, such as nvidia.com: looked up for every resource of every Pod.
     served_domains: frozenset[str] = field(init=False)

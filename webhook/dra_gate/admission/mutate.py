@@ -37,11 +37,11 @@ def mutate(request: Request, facts: Facts) -> Verdict:
         return IGNORED
     if scope.lane != "dra" or scope.tenant is None:
         # validate says what is wrong with a Pod that asks for devices here; mutate has nothing to add to it.
-        return outcome(scope, (), facts)
+        return outcome(request, scope, (), facts)
     findings, patch = changes(request, scope, facts)
     if findings:  # whoever is refused hears all of it, not what validate would say another time
         findings += rules.ALL.findings(Context.of(request, request.object, scope, facts), as_written=True)
-    return outcome(scope, findings, facts, patch=tuple(patch.operations))
+    return outcome(request, scope, findings, facts, patch=tuple(patch.operations))
 
 
 def changes(request: Request, scope: Scope, facts: Facts) -> tuple[tuple[Finding, ...], Patch]:

@@ -30,6 +30,7 @@ class Record:
     reasons: tuple[str, ...]  # codes, each once
     policy: str  # name@version
     tenant: str
+    exceptions: tuple[str, ...] = ()  # names
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +64,5 @@ def _record(route: Route, request: Request, verdict: Verdict) -> Record:
         reasons=tuple(dict.fromkeys(finding.code for finding in verdict.findings)),
         policy=verdict.policy,
         tenant=verdict.tenant,
+        exceptions=verdict.exceptions,
     )

@@ -73,12 +73,12 @@ def _judged(request: Request, scope: Scope, facts: Facts) -> Verdict:
             or bool(context.templates)
             or any(True for _ in foreign_claim.RULE.check(context))
         )
-        return outcome(scope, rules.ALL.findings(context), facts, warnings=(LANE_NOT_SERVED,) if asks else ())
+        return outcome(request, scope, rules.ALL.findings(context), facts, warnings=(LANE_NOT_SERVED,) if asks else ())
     judged = _as_judged(request, scope, facts)
     context = Context.of(request, judged, scope, facts)
     findings = rules.ALL.findings(context)
     charge = charge_of(context.templates.values())
-    return outcome(scope, findings, facts, charge=charge)
+    return outcome(request, scope, findings, facts, charge=charge)
 
 
 def _as_judged(request: Request, scope: Scope, facts: Facts) -> Object:

@@ -41,6 +41,7 @@ class Verdict:
     tenant: str = ""
     policy: str = ""  # name@version
     charge: Charge = NOTHING
+    exceptions: tuple[str, ...] = ()  # names of those without which there would be more findings
 
     @property
     def word(self) -> str:

@@ -98,7 +98,8 @@ class World:
     """The cluster as decisions see it, under the policy sets that count. `writers` are the gate's own accounts.
 
     Objects may arrive before any set does: they are kept in a form that every set can be judged from. `clock` gives
-    seconds that never go back; it only says how long ago labels changed.
+    seconds that never go back; it only says how long ago labels changed. `now` gives seconds since 1970: on which day
+    exceptions end.
     """
 
     def __init__(
@@ -107,9 +108,11 @@ class World:
         *,
         writers: Iterable[str] = GATE_WRITERS,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._writers = frozenset(writers)
         self._clock = clock
+        self._now = now
         self._lock = threading.Lock()
         self._indexes: dict[str, TemplateIndex] = {}
         self._sets: PolicySets | None = None
@@ -178,6 +181,9 @@ class World:
         if self._changed and self._changed[0][0] + EARLIER_SECONDS < self._clock():
             self._forget_earlier()
         assert self._facts is not None  # noqa: S101 - readiness waits for it
+        if self._facts.day != self._day():
+            with self._lock:
+                self._assemble()
         return self._facts
 
     def sinks(self) -> dict[str, KindSink]:
@@ -230,8 +236,12 @@ class World:
             claims=self._claims,
             used={**self._holdings.used, **self._fixed_used} if self._fixed_used else self._holdings.used,
             nodes=self._device_nodes.nodes,
+            day=self._day(),
             runtime_handlers=self._runtime_handlers,
         )
+
+    def _day(self) -> int:
+        return int(self._now() // 86_400)
 
     def _is_device(self, resource: str) -> bool:
         return self._facts is not None and resource in self._facts.device_resources

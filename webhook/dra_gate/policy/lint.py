@@ -13,6 +13,7 @@ from dra_gate.policy.drivers import DRIVERS
 from dra_gate.policy.model import Constraints, DevicePolicy, Model, Place, PolicySet
 from dra_gate.policy.published import Published, published_devices
 
+SOON_DAYS = 14  # so long before its end an exception is warned about
 _SHOWN = 4  # names that one message lists
 
 
@@ -51,6 +52,23 @@ def cluster_of(objects: Iterable[Object]) -> Cluster:
         nodes=None if nodes is None else tuple(nodes),
         taint_rules=tuple(kinds.get("DeviceTaintRule", ())),
     )
+
+
+def lint_exceptions(policy_set: PolicySet, day: int) -> list[Finding]:
+    """Exceptions that have ended by `day` (days since 1970-01-01 UTC), as errors, and that end soon, as warnings.
+
+    A set that is in the cluster already stays good: its exceptions just count no more.
+    """
+    found = []
+    for one in policy_set.exceptions:
+        left = one.expires - day
+        if left < 0:
+            message = f"exception {one.name} ({one.ticket}) has ended: take it out, or have it approved again"
+            found.append(Finding("error", "EXCEPTION_ENDED", one.place, message))
+        elif left <= SOON_DAYS:
+            message = f"exception {one.name} ({one.ticket}) ends in {left} days: from then on its Pods are refused"
+            found.append(Finding("warning", "EXCEPTION_ENDS", one.place, message))
+    return found
 
 
 def lint(policy_set: PolicySet, cluster: Cluster) -> list[Finding]:

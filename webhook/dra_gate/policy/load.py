@@ -9,8 +9,18 @@ from pathlib import Path
 from dra_gate.policy.compile import canonical_json, content_digest
 from dra_gate.policy.documents import MAX_BYTES, Document, read
 from dra_gate.policy.errors import PolicyError, PolicyErrors, PolicyWarning
-from dra_gate.policy.meaning import Findings, read_models, read_policy, read_settings, read_tenant
-from dra_gate.policy.model import API_VERSION, DevicePolicy, Model, Place, PolicyRef, PolicySet, Settings, Tenant
+from dra_gate.policy.meaning import Findings, read_exception, read_models, read_policy, read_settings, read_tenant
+from dra_gate.policy.model import (
+    API_VERSION,
+    DevicePolicy,
+    Model,
+    Place,
+    PolicyException,
+    PolicyRef,
+    PolicySet,
+    Settings,
+    Tenant,
+)
 from dra_gate.policy.schemas import shape_errors, sound_part
 
 __all__ = [
@@ -113,6 +123,9 @@ def load_documents_with_warnings(
     for extra in settings[1:]:
         first = f"the first one is at {settings[0].at(())}"
         findings.error(extra.at(()), "a second ClusterSettings", f"{first}; what holds for all must be in one place")
+    owners = {namespace: tenant.name for tenant in tenants.values() for namespace in tenant.namespaces}
+    known_owners = owners if complete and not lacking & {"Tenant", "?"} else None
+    exceptions = _exceptions(sound.get("PolicyException", []), known_owners, findings)
     if released is not None:
         _check_released(released, policies, findings)
     if findings.errors:
@@ -122,8 +135,9 @@ def load_documents_with_warnings(
         models=models,
         policies=policies,
         tenants=tenants,
-        tenant_by_namespace={namespace: tenant.name for tenant in tenants.values() for namespace in tenant.namespaces},
+        tenant_by_namespace=owners,
         settings=read_settings(settings[0]) if settings else Settings(),
+        exceptions=exceptions,
     )
     return policy_set, tuple(sorted(findings.warnings, key=_by_place))
 
@@ -167,6 +181,20 @@ def _check_released(data: bytes, policies: Mapping[PolicyRef, DevicePolicy], fin
 
 def _next_version(name: str, refs: Sequence[PolicyRef]) -> int:
     return max(ref.version for ref in refs if ref.name == name) + 1
+
+
+def _exceptions(
+    documents: Sequence[Document], owners: Mapping[str, str] | None, findings: Findings
+) -> tuple[PolicyException, ...]:
+    exceptions: dict[str, PolicyException] = {}
+    for document in documents:
+        one = read_exception(document, owners, findings)
+        if one.name in exceptions:
+            first = f"the first one is at {exceptions[one.name].place}"
+            findings.error(document.at(("metadata", "name")), f"exception {one.name} is there twice", first)
+            continue
+        exceptions[one.name] = one
+    return tuple(exceptions.values())
 
 
 def _tenants(

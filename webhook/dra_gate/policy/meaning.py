@@ -5,6 +5,8 @@ Pure. Every function adds what is wrong to `Findings` and goes on, so that a rev
 
 from __future__ import annotations
 
+import datetime as dt
+import difflib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -19,6 +21,7 @@ from dra_gate.policy.documents import Document, Path
 from dra_gate.policy.drivers import DRIVERS, STANDARD_DOMAIN, driver_of_class
 from dra_gate.policy.errors import PolicyError, PolicyWarning
 from dra_gate.policy.model import (
+    EXCEPTABLE,
     MAX_CANDIDATES,
     NEVER_GATED,
     OTHERS,
@@ -27,6 +30,7 @@ from dra_gate.policy.model import (
     DevicePolicy,
     Model,
     Place,
+    PolicyException,
     PolicyRef,
     Quota,
     Settings,
@@ -412,6 +416,43 @@ def read_settings(document: Document) -> Settings:
         guardians=tuple(spec.get("guardians", default.guardians)),
         workloads=workloads,
         workload_verdict=spec.get("workloadVerdict", default.workload_verdict),
+    )
+
+
+def read_exception(document: Document, namespaces: Mapping[str, str] | None, findings: Findings) -> PolicyException:
+    """The exception. `namespaces` are those that tenants own, or None where they could not be read in full."""
+    raw = _mapping(document)
+    spec = raw["spec"]
+    for index, rule in enumerate(spec["rules"]):
+        if rule not in EXCEPTABLE:
+            close = difflib.get_close_matches(rule, EXCEPTABLE, n=1)
+            remedy = f"write {close[0]}" if close else f"one of {', '.join(EXCEPTABLE)}"
+            findings.error(document.at(("spec", "rules", index)), f"no exception can be made from {rule}", remedy)
+    for index, namespace in enumerate(spec["namespaces"]):
+        if namespaces is not None and namespace not in namespaces:
+            findings.error(
+                document.at(("spec", "namespaces", index)),
+                f"namespace {namespace} belongs to no tenant",
+                "name a tenant's namespace: in others no rule holds that an exception could be from",
+            )
+    try:
+        expires = (dt.date.fromisoformat(spec["expires"]) - dt.date(1970, 1, 1)).days
+    except ValueError:
+        findings.error(
+            document.at(("spec", "expires")), f"{spec['expires']} is no date", "write the last day it counts"
+        )
+        expires = 0
+    return PolicyException(
+        name=raw["metadata"]["name"],
+        rules=tuple(spec["rules"]),
+        namespaces=tuple(spec["namespaces"]),
+        owner=(spec["owner"]["kind"], spec["owner"]["name"]) if "owner" in spec else None,
+        users=tuple(spec.get("users", ())),
+        reason=spec["reason"],
+        ticket=spec["ticket"],
+        approver=spec["approver"],
+        expires=expires,
+        place=document.at(()),
     )
 
 

@@ -5,12 +5,24 @@ All of it is immutable: whoever holds a `PolicySet` holds one digest and may com
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dra_gate.kube.quantity import Quantity
 from dra_gate.kube.semver import Semver
 
+# Rules that an exception may name: those that judge what people write. The others are what the gate itself does.
+EXCEPTABLE = (
+    "admin-access",
+    "device-annotation",
+    "foreign-claim",
+    "host-device",
+    "node-pinning",
+    "privileged",
+    "runtime-class",
+    "third-party-allocator",
+    "visible-devices",
+)
 API_VERSION = "policy.dra-gate.io/v1alpha1"
 OTHERS = "others"  # the word at the end of a candidate list
 GATE_NAMESPACE = "dra-gate"
@@ -177,6 +189,39 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyException:
+    """What may pass some rules all the same. `owner` is a kind and a name, `*` at its end for any ending.
+
+    `expires` is the last day, in days since 1970-01-01 UTC, on which it counts.
+    """
+
+    name: str
+    rules: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    owner: tuple[str, str] | None
+    users: tuple[str, ...]
+    reason: str
+    ticket: str
+    approver: str
+    expires: int
+    place: Place
+
+    def covers(self, rule: str, namespace: str, owners: Iterable[tuple[str, str]], user: str, day: int) -> bool:
+        """Whether a finding of `rule` is let pass for a Pod of these owners (kind, name) that `user` creates."""
+        if rule not in self.rules or namespace not in self.namespaces or day > self.expires:
+            return False
+        if self.users and user not in self.users:
+            return False
+        return self.owner is None or any(_is_owner(self.owner, found) for found in owners)
+
+
+def _is_owner(wanted: tuple[str, str], found: tuple[str, str]) -> bool:
+    kind, name = wanted
+    ending = name.endswith("*")
+    return found[0] == kind and (found[1].startswith(name[:-1]) if ending else found[1] == name)
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySet:
     """All files of a folder, loaded together. `digest` is SHA-256 (hex) over the documents' canonical JSON.
 
@@ -189,6 +234,7 @@ class PolicySet:
     tenants: Mapping[str, Tenant]
     tenant_by_namespace: Mapping[str, str]
     settings: Settings = Settings()
+    exceptions: tuple[PolicyException, ...] = ()
 
     def tenant_of(self, namespace: str) -> Tenant | None:
         """The tenant that owns `namespace`, or None."""

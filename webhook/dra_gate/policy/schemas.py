@@ -17,7 +17,7 @@ import jsonschema
 from dra_gate.policy.documents import Document, Path
 from dra_gate.policy.errors import PolicyError
 
-KINDS = ("DeviceCatalog", "DevicePolicy", "Tenant", "ClusterSettings")
+KINDS = ("DeviceCatalog", "DevicePolicy", "Tenant", "ClusterSettings", "PolicyException")
 
 
 @functools.cache

@@ -211,6 +211,8 @@ class App:
         seconds = time.monotonic() - arrived
         milliseconds = round(seconds * 1000, 3)
         self._metrics.answered(route, verdict, mode, reasons, seconds)
+        if decision is not None and decision.exceptions:
+            self._metrics.excepted(decision.exceptions)
         if verdict == "late" or arrived + seconds > deadline:
             self._metrics.missed(route, judged=verdict != "late")
         now = time.time()

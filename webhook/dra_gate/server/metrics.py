@@ -120,6 +120,13 @@ class Metrics:
         self._stale = {route: stale.labels(route) for route in ROUTES}
         self._verdicts: dict[tuple[str, str, str], Counter] = {}
         self._codes: dict[tuple[str, str], Counter] = {}
+        self._exceptions = Counter(
+            "dra_gate_exceptions_used",
+            "Verdicts that would have had more findings without this exception of the policies.",
+            ["exception"],
+            registry=self.registry,
+        )
+        self._excepting: dict[str, Counter] = {}
 
     def answered(self, route: str, verdict: str, mode: str, codes: Iterable[str], seconds: float) -> None:
         """Count one answer and its reasons, whatever the mode made of them."""
@@ -133,6 +140,14 @@ class Metrics:
             if counter is None:
                 counter = self._code(code, mode)
             counter.inc()
+
+    def excepted(self, names: Iterable[str]) -> None:
+        """Count the exceptions that a verdict leaned on. Names are the policies': there are few."""
+        for name in names:
+            child = self._excepting.get(name)
+            if child is None:
+                child = self._excepting[name] = self._exceptions.labels(name)
+            child.inc()
 
     def missed(self, route: str, *, judged: bool) -> None:
         """Count an answer that came after its caller had gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from dra_gate.cluster.client import Client, ClusterError, NotFound
 from dra_gate.cluster.files import InputError, load_manifests
 from dra_gate.policy.compile import compile_template
 from dra_gate.policy.errors import PolicyError
-from dra_gate.policy.lint import Cluster, Finding, cluster_of, lint
+from dra_gate.policy.lint import Cluster, Finding, cluster_of, lint, lint_exceptions
 from dra_gate.policy.load import RELEASED, PolicyErrors, load_with_warnings, read_folder, read_released
 from dra_gate.policy.model import MAX_DEVICES, PolicySet
 from dra_gate.policy.schemas import KINDS, schema
@@ -54,6 +55,7 @@ def lint_command(
         report([_entry("error", "POLICY", error) for error in errors.errors], folder, output)
         raise click.exceptions.Exit(2) from None
     entries = [_entry("warning", "POLICY", warning) for warning in warnings]
+    entries += [finding_entry(finding) for finding in lint_exceptions(policy_set, today())]
     if cluster or kubeconfig or context:
         seen = _from_files(cluster) if cluster else live_cluster(connect(kubeconfig, context))
         entries += [finding_entry(finding) for finding in lint(policy_set, seen)]
@@ -203,6 +205,11 @@ def report(entries: list[dict[str, Any]], folder: Path, output: str) -> None:
         if counted[severity]
     )
     click.echo(summary or "no errors, no warnings", err=True)
+
+
+def today() -> int:
+    """Days since 1970-01-01 UTC."""
+    return int(time.time() // 86_400)
 
 
 def _from_files(paths: Sequence[str]) -> Cluster:

@@ -19,7 +19,7 @@ import yaml
 
 from dra_gate.cli.failure import Failure
 from dra_gate.cli.options import connect, kubeconfig_options, load_policies, output_option
-from dra_gate.cli.policy.files import finding_entry, folder_argument, live_cluster, report
+from dra_gate.cli.policy.files import finding_entry, folder_argument, live_cluster, report, today
 from dra_gate.cluster.client import Client, ClusterError, Conflict, NotFound
 from dra_gate.cluster.gate import (
     GATE,
@@ -46,7 +46,7 @@ from dra_gate.cluster.policy_map import (
     read_policy_map,
 )
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
-from dra_gate.policy.lint import lint
+from dra_gate.policy.lint import lint, lint_exceptions
 from dra_gate.policy.load import read_folder
 from dra_gate.policy.model import PolicySet
 from dra_gate.policy.summary import summary
@@ -98,6 +98,7 @@ def publish_command(
     """
     policy_set = load_policies(str(folder))
     files = read_folder(folder)
+    _refuse_ended(policy_set, folder)
     if output is not None:
         if note or wait:
             raise click.UsageError("manifests carry no note and nobody waits for them: the commit says why")
@@ -409,6 +410,15 @@ def _wait_for_templates(client: Client, digest: str, generation: int = 0) -> Non
         time.sleep(0.2)
     click.echo(f"waited {WAIT_SECONDS:.0f} s for the templates of {digest[:SHOWN]}: {_plain(said)}", err=True)
     raise click.exceptions.Exit(1)
+
+
+def _refuse_ended(policy_set: PolicySet, folder: Path) -> None:
+    """An exception that has ended must not come back with a new set, nor be forgotten in it."""
+    found = lint_exceptions(policy_set, today())
+    if found:
+        report([finding_entry(finding) for finding in found], folder, "text")
+    if any(finding.severity == "error" for finding in found):
+        raise Failure("not published: exceptions have ended")
 
 
 def _lint(client: Client, policy_set: PolicySet, folder: Path) -> None:

@@ -1,0 +1,153 @@
+"""Exceptions let pass what they name, where they say, until their day; and are seen doing it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from admission import setting
+from dra_gate.admission import rules
+from dra_gate.admission.review import answer
+from dra_gate.admission.sets import PolicySets
+from dra_gate.admission.validate import validate
+from dra_gate.cluster.facts import World
+from dra_gate.cluster.files import load_manifests
+from dra_gate.policy.lint import lint_exceptions
+from dra_gate.policy.load import PolicyErrors, load_documents
+from dra_gate.policy.model import EXCEPTABLE
+from dra_gate.server.metrics import Metrics
+
+DAY = 20_787  # 2026-11-30
+EXCEPTION: dict[str, Any] = {
+    "apiVersion": "policy.dra-gate.io/v1alpha1",
+    "kind": "PolicyException",
+    "metadata": {"name": "profiler"},
+    "spec": {
+        "rules": ["foreign-claim"],
+        "namespaces": ["fern-dev"],
+        "reason": "The profiler shares the card of its neighbour.",
+        "ticket": "SEC-12",
+        "approver": "grace@security.example",
+        "expires": "2026-12-24",
+    },
+}
+POD = setting.pod(resourceClaims=[{"name": "g", "resourceClaimName": "a-gpu"}])
+
+
+def policies(**spec: Any) -> Any:
+    written = {**EXCEPTION, "spec": {key: value for key, value in (EXCEPTION["spec"] | spec).items() if value != ""}}
+    base = (setting.WORLD / "policies.yaml").read_bytes()
+    return load_documents({"policies.yaml": base, "exception.yaml": yaml.safe_dump(written).encode()})
+
+
+def world(day: int = DAY, **spec: Any) -> World:
+    made = World(now=lambda: day * 86_400 + 3600)
+    made.use(PolicySets(policies(**spec)))
+    for obj in load_manifests([str(setting.WORLD / "cluster.yaml")]):
+        made.apply(obj)
+    return made
+
+
+def owned(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    reference = {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "u", "controller": True, **more}
+    return {**POD, "metadata": {"name": "p", "ownerReferences": [reference]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "pod", "user", "day", "passes"),
+    [
+        ({}, POD, "ada", DAY, True),
+        ({}, POD, "ada", 20_811, True),  # its last day
+        ({}, POD, "ada", 20_812, False),
+        ({"namespaces": ["fern-canary"]}, POD, "ada", DAY, False),
+        ({"rules": ["privileged"]}, POD, "ada", DAY, False),
+        ({"users": ["ada"]}, POD, "ada", DAY, True),
+        ({"users": ["ada"]}, POD, "bob", DAY, False),
+        ({"owner": {"kind": "DaemonSet", "name": "prof"}}, POD, "ada", DAY, False),
+        ({"owner": {"kind": "DaemonSet", "name": "prof"}}, owned("DaemonSet", "prof"), "ada", DAY, True),
+        ({"owner": {"kind": "DaemonSet", "name": "prof"}}, owned("DaemonSet", "profs"), "ada", DAY, False),
+        ({"owner": {"kind": "DaemonSet", "name": "prof"}}, owned("Job", "prof"), "ada", DAY, False),
+        ({"owner": {"kind": "ReplicaSet", "name": "prof-*"}}, owned("ReplicaSet", "prof-7f"), "ada", DAY, True),
+        ({"owner": {"kind": "Job", "name": "prof"}}, owned("Job", "prof", controller=False), "ada", DAY, False),
+    ],
+)  # fmt: skip
+def test_what_it_covers(spec: dict[str, Any], pod: dict[str, Any], user: str, day: int, passes: bool) -> None:
+    verdict = validate(setting.request(pod, user=user), world(day, **spec).facts())
+    assert verdict.allowed is passes
+    assert verdict.exceptions == (("profiler",) if passes else ())
+    if passes:
+        assert verdict.audit["exceptions"] == "profiler"
+        assert verdict.warnings == ("dra-gate: let pass by exception profiler (SEC-12) until 2026-12-24",)
+
+
+def test_what_it_does_not_name_still_counts() -> None:
+    pod = {**POD, "metadata": {"name": "dra-gate-p"}}
+    verdict = validate(setting.request(pod), world().facts())
+    assert [finding.rule for finding in verdict.findings] == ["reserved-name"]
+    assert verdict.exceptions == ("profiler",)
+
+
+def test_midnight_comes_without_any_event() -> None:
+    day = [20_811]
+    made = World(policies(), now=lambda: day[0] * 86_400)
+    for obj in load_manifests([str(setting.WORLD / "cluster.yaml")]):
+        made.apply(obj)
+    assert validate(setting.request(POD), made.facts()).allowed
+    day[0] += 1
+    assert not validate(setting.request(POD), made.facts()).allowed
+
+
+def test_it_is_counted_and_logged() -> None:
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u",
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "operation": "CREATE",
+            "namespace": "fern-dev",
+            "object": POD,
+        },
+    }
+    record = answer("validate", json.dumps(review).encode(), world().facts()).record
+    metrics = Metrics()
+    metrics.excepted(record.exceptions)
+    assert 'dra_gate_exceptions_used_total{exception="profiler"} 1.0' in metrics.page().decode()
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"rules": ["stamp"]}, "no exception can be made from stamp"),
+        ({"rules": ["priviledged"]}, "write privileged"),
+        ({"namespaces": ["elsewhere"]}, "belongs to no tenant"),
+        ({"expires": "2026-02-30"}, "is no date"),
+        ({"expires": ""}, "expires is missing"),
+        ({"approver": ""}, "approver is missing"),
+        ({"ticket": ""}, "ticket is missing"),
+        ({"owner": {"kind": "Job"}}, "name is missing"),
+    ],
+)
+def test_what_the_loader_refuses(spec: dict[str, Any], says: str) -> None:
+    with pytest.raises(PolicyErrors, match=says) as refused:
+        policies(**spec)
+    assert "exception.yaml:" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("day", "codes"),
+    [(DAY - 30, []), (DAY, ["EXCEPTION_ENDS"] * 0), (20_800, ["EXCEPTION_ENDS"]), (20_812, ["EXCEPTION_ENDED"])],
+)
+def test_lint_warns_before_its_end_and_refuses_after(day: int, codes: list[str]) -> None:
+    found = lint_exceptions(policies(), day)
+    assert [one.code for one in found] == codes
+    assert all(one.place is not None and one.place.file == "exception.yaml" for one in found)
+
+
+def test_rules_that_may_be_excepted_exist() -> None:
+    known = {rule.id for rule in rules.ALL}
+    assert set(EXCEPTABLE) <= known
+    assert all(rule.as_written for rule in rules.ALL if rule.id in EXCEPTABLE)
