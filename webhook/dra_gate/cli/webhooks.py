@@ -41,7 +41,7 @@ class _Dumper(yaml.SafeDumper):
     "--policies",
     metavar="DIR",
     help="Check first that these policies load: in front of a gate without any, every device Pod is refused. Needed "
-    "where ClusterSettings say visibleDevicesVoid: withoutClaim, for then every Pod in gated namespaces is asked about.",
+    "where ClusterSettings say visibleDevicesVoid: withoutClaim: then every Pod in gated namespaces is asked about.",
 )
 @click.option(
     "--writer",

@@ -27,8 +27,8 @@ RULE = Rule(
     protects="devices that are somebody else's: a device file, or a runtime's socket, passes every claim by",
     code="HOST_DEVICE",
     fields=("spec.volumes[].hostPath.path", "spec.volumes[].hostPath.type"),
-    remedy="Leave the volume out: devices come by claim, shared memory by an emptyDir of medium Memory; of a node's other "
-    "folders mount the one that is needed, not one above it",
+    remedy="Leave the volume out: devices come by claim, shared memory by an emptyDir of medium Memory; of a node's "
+    "other folders mount the one that is needed, not one above it",
     on=POD_CREATE,
     check=_check,
     signs=(HOST_DEVICE,),
