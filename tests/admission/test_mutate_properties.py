@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from admission import pods, setting
 from cases import invariants
-from dra_gate.admission import convert
+from dra_gate.admission import convert, rules
 from dra_gate.admission.mutate import mutate
 from dra_gate.admission.request import respond
 from dra_gate.admission.scope import scope_of
@@ -58,7 +58,8 @@ def test_every_patch(pod: dict[str, Any], namespace: str) -> None:
     assert scope is not None
     check_devices(before, after, namespace)
     final = validate(setting.request(after, namespace=namespace), setting.facts())
-    assert {finding.code for finding in final.findings} <= {"FOREIGN_CLAIM"}, final.findings
+    as_written = {rule.id for rule in rules.ALL if rule.as_written}
+    assert {finding.rule for finding in final.findings} <= {"foreign-claim", *as_written}, final.findings
 
 
 def check_devices(before: dict[str, Any], after: dict[str, Any], namespace: str) -> None:

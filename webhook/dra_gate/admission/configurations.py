@@ -16,9 +16,9 @@ from dra_gate.admission.request import Request
 from dra_gate.admission.rules import ALL
 from dra_gate.admission.rules.reserved_name import DRA_GROUP
 from dra_gate.admission.scope import is_mirror, scope_of
-from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED, Sign, any_of
+from dra_gate.admission.signs import ANY_POD, ASKS, CLAIMS, ENV_FROM, STAMPED, Sign, any_of
 from dra_gate.kube import pod as pods
-from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED
+from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED, Settings
 
 # The gate's own accounts: what they write is not judged.
 GATE_WRITERS = (
@@ -41,8 +41,19 @@ _NOT_MIRROR = (
     "!('system:nodes' in request.userInfo.groups && has(object.metadata.annotations) && "
     f"'{pods.MIRROR_ANNOTATION}' in object.metadata.annotations)"
 )
-# What mutate changes; what validate denies is said by its rules.
-MUTATED: tuple[Sign, ...] = (CLAIMS, STAMPED, ASKS)
+# What mutate changes; what validate denies is said by its rules. ENV_FROM stands here also where the settings leave
+# such Pods alone: switching it on must not wait for somebody to write the configurations again.
+_MUTATED: tuple[Sign, ...] = (CLAIMS, STAMPED, ASKS, ENV_FROM)
+
+
+def mutated(settings: Settings) -> tuple[Sign, ...]:
+    """What a Pod shows that mutate may change under these settings."""
+    return (ANY_POD,) if settings.visible_devices_void == "withoutClaim" else _MUTATED
+
+
+def created(settings: Settings) -> tuple[Sign, ...]:
+    """What a new Pod shows that some rule may deny under these settings."""
+    return (ANY_POD,) if settings.visible_devices_void == "withoutClaim" else ALL.signs("", "pods", "CREATE")
 
 
 def configurations(
@@ -51,10 +62,13 @@ def configurations(
     service: tuple[str, str, int] | None = None,
     ca_bundle: bytes,
     writers: Sequence[str],
+    settings: Settings | None = None,
 ) -> list[dict[str, Any]]:
     """MutatingWebhookConfiguration and ValidatingWebhookConfiguration, by `url` (`https://host:port`) or by `service`
-    (namespace, name, port). `ca_bundle` is PEM; `writers` are the gate's own accounts, which it never judges.
+    (namespace, name, port). `ca_bundle` is PEM; `writers` are the gate's own accounts, which it never judges. Without
+    the policies' `settings` they are the defaults.
     """
+    settings = settings or Settings()
 
     def client(route: str) -> dict[str, Any]:
         bundle = {"caBundle": base64.b64encode(ca_bundle).decode("ascii")}
@@ -70,7 +84,7 @@ def configurations(
         "mutate.dra-gate.io",
         client("mutate"),
         [{**pods_rule, "operations": ["CREATE"]}],
-        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", any_of(MUTATED))],
+        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", any_of(mutated(settings)))],
         failure_policy="Ignore",
         seconds=MUTATE_SECONDS,
     )
@@ -84,7 +98,7 @@ def configurations(
             (
                 "devices",
                 f"request.operation == 'UPDATE' ? ({any_of(ALL.signs('', 'pods', 'UPDATE'))}) : "
-                f"({any_of(ALL.signs('', 'pods', 'CREATE'))})",
+                f"({any_of(created(settings))})",
             ),
         ],
         failure_policy="Fail",
@@ -171,6 +185,8 @@ def reaches(request: Request, facts: Facts) -> bool:
         return False
     if request.resource in _CLAIM_KINDS and request.username in _CLAIM_MAKERS:
         return False
-    return any(sign.shown(request) for sign in ALL.signs(request.group, request.resource, request.operation)) or (
-        request.is_about("", "pods", "CREATE") and any(sign.shown(request) for sign in MUTATED)
-    )
+    signs = ALL.signs(request.group, request.resource, request.operation)
+    if request.is_about("", "pods", "CREATE"):
+        settings = facts.policy_set.settings
+        signs = (*created(settings), *mutated(settings))
+    return any(sign.shown(request) for sign in signs)

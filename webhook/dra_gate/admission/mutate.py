@@ -1,4 +1,5 @@
-"""mutate: a Pod's device requests become claims from the tenant's template, and the stamp goes on.
+"""mutate: a Pod's device requests become claims from the tenant's template, and the stamp goes on; containers whose
+environment comes from elsewhere are told that they see no device.
 
 Pure and idempotent: the same Pod and facts give the same patch, and its own result gives none.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dra_gate.admission import convert, rules
+from dra_gate.admission import convert, rules, void
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.convert import Plan
 from dra_gate.admission.facts import Facts
@@ -61,6 +62,7 @@ def changes(request: Request, scope: Scope, facts: Facts) -> tuple[tuple[Finding
     try:
         _claims(patch, planned)
         _placement(patch, pod, planned, held, scope, facts)
+        _void(patch, pod, planned, held, facts)
         _stamp(patch, pod, held, scope, facts)
     except PatchError as error:
         problem = Finding(convert.RULE, "MALFORMED", "spec", str(error), "Send a Pod as core/v1 describes it")
@@ -79,6 +81,13 @@ def _claims(patch: Patch, planned: Plan) -> None:
             patch.remove((*resources, "limits", request.resource))
         if request.in_requests:
             patch.remove((*resources, "requests", request.resource))
+
+
+def _void(patch: Patch, pod: Object, planned: Plan, held: Mapping[str, Template], facts: Facts) -> None:
+    given = {container.path for container, _ in planned.uses}
+    for container in void.lacking(pod, facts.policy_set.settings.visible_devices_void, held):
+        if container.path not in given:
+            patch.append((*container.path, "env"), void.entry())
 
 
 def _placement(

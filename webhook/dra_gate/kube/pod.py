@@ -82,6 +82,17 @@ def containers(pod: Object) -> Iterator[Container]:
     return (Container(kind, index, raw) for kind, index, raw, _ in _with_resources(pod))
 
 
+def every_container(pod: Object) -> Iterator[tuple[str, int, Object]]:
+    """Pod field (initContainers or containers), position and value of every container, whatever it says, in the order
+    of `containers`. Ephemeral containers come later, by a request of their own.
+    """
+    spec = mapping(pod.get("spec"))
+    for kind in ("initContainers", "containers"):
+        for index, raw in enumerate(sequence(spec.get(kind))):
+            if isinstance(raw, dict):
+                yield kind, index, raw
+
+
 def claim_users(pod: Object) -> Iterator[Container]:
     """Those of `containers` that see claims."""
     return (
