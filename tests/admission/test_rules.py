@@ -40,6 +40,7 @@ def test_row(rule: rules.Rule, row: dict[str, Any]) -> None:
     ]
     for finding, wanted in zip(found, row.get("findings", ()), strict=True):
         assert finding.rule == rule.id
+        assert finding.code in rule.codes
         assert wanted.get("says", "") in finding.message
         assert finding.remedy
 

@@ -1,4 +1,4 @@
-"""Hostile Pods: whatever gets at a device by the back door, in random combinations and spellings, among honest parts."""
+"""Hostile Pods: what gets at a device by the back door, in random combinations and spellings, among honest parts."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ VALUES = [
     "void,all",
 ]
 ODD = ["", "x" * 5000, "ä\u202e\u0000", "\ud7ff", None, 0, -1, 1e300, True, [], [[]], {}, {"a": {"b": []}}]
-TEMPLATES = ["<fern: train@2 x1>", "<fern: train@2 x2>", "<fern: train@1 x1>", "<moss: pooled@1 x1>", "nics", "nic-and-gpu",
-             "gpu-out-of-everything", "unknown-class", "not-there", "dra-gate-train-v2-x1-0000000000"]  # fmt: skip
+OWN = ["<fern: train@2 x1>", "<fern: train@2 x2>", "<fern: train@1 x1>"]
+FOREIGN = ["<moss: pooled@1 x1>", "nic-and-gpu", "gpu-out-of-everything", "unknown-class", "not-there"]
+TEMPLATES = [*OWN, *FOREIGN, "nics", "dra-gate-train-v2-x1-0000000000"]
 CLAIMS = ["a-nic", "a-gpu", "not-there", "dra-gate-late-1"]
 ANNOTATIONS = {
     "cdi.k8s.io/devices": ["nvidia.com/gpu=all", "vendor.example/nic=nic0", ""],
@@ -129,9 +130,11 @@ def pod(draw: Random) -> dict[str, Any]:
         spec["initContainers"] = [_container(draw, n + 10) for n in range(draw.randint(1, 2))]
     if draw.random() < 0.4:
         spec["resourceClaims"] = [
-            {"name": f"g{n}", **draw.choice([{"resourceClaimTemplateName": draw.choice(TEMPLATES)}, {"resourceClaimName": draw.choice(CLAIMS)}])}
+            {"name": f"g{n}", "resourceClaimTemplateName": draw.choice(TEMPLATES)}
+            if draw.random() < 0.5
+            else {"name": f"g{n}", "resourceClaimName": draw.choice(CLAIMS)}
             for n in range(draw.randint(1, 2))
-        ]  # fmt: skip
+        ]
     if draw.random() < 0.3:
         paths = [*DOORS, "/dev/shm", "/var/log", "/etc/ssl", "/data", "/devices"]
         spec["volumes"] = [

@@ -1,8 +1,8 @@
 """What a Pod's containers reach on their node, told from what Kubernetes and the device runtimes do with it.
 
 It shares no code with the gate and is written from the other side: not "what is forbidden", but "what would the
-scheduler, the kubelet and the runtime give this Pod". It takes the most generous runtime there is: NVIDIA_VISIBLE_DEVICES
-is honoured, every ConfigMap that envFrom names holds it, and annotations are followed.
+scheduler, the kubelet and the runtime give this Pod". It takes the most generous runtime there is: it honours
+NVIDIA_VISIBLE_DEVICES, every ConfigMap that envFrom names holds it, and annotations are followed.
 """
 
 from __future__ import annotations
@@ -52,14 +52,19 @@ class Site:
 def reached(pod: Any, site: Site) -> list[str]:
     """The ways in which the Pod gets at a device other than by a claim of its tenant."""
     spec = pod["spec"]
+    own = {entry.get("name") for entry in spec.get("resourceClaims") or [] if _is_own(entry, site)}
     ways = [*_claims(spec, site), *_volumes(spec), *_annotations(pod), *_runtime(spec, site)]
     for kind in ("initContainers", "containers"):
         for container in spec.get(kind) or []:
-            ways += [f"{container.get('name')}: {way}" for way in _container(container, site)]
+            ways += [f"{container.get('name')}: {way}" for way in _container(container, own, site)]
     return ways
 
 
-def _container(container: Any, site: Site) -> Iterator[str]:
+def _is_own(entry: Any, site: Site) -> bool:
+    return entry.get("resourceClaimTemplateName") in site.own_templates
+
+
+def _container(container: Any, own: set[Any], site: Site) -> Iterator[str]:
     resources = container.get("resources") or {}
     for part in ("limits", "requests"):
         for name, amount in (resources.get(part) or {}).items():
@@ -67,8 +72,10 @@ def _container(container: Any, site: Site) -> Iterator[str]:
                 yield f"the scheduler gives it {amount} {name}"
     if (container.get("securityContext") or {}).get("privileged") is True:
         yield "privileged: every device file of the node"
+    # What its own driver prepares for a container says void, after everything else (dra-driver-nvidia-gpu, CDI edits).
+    prepared = any(claim.get("name") in own for claim in resources.get("claims") or [])
     seen = _environment(container).get(VARIABLE)
-    if seen is not None and seen not in HARMLESS_VALUES:
+    if not prepared and seen is not None and seen not in HARMLESS_VALUES:
         yield f"the runtime shows it devices {seen!r}"
 
 

@@ -122,11 +122,9 @@ def main() -> int:
     options = parser.parse_args()
     result = prove(options.count, options.seed)
     print(
-        f"{result.judged:,} hostile Pods, {result.reaching:,} of which reach a device as written; and as many spoiled ones."
+        f"{result.judged:,} hostile Pods, of which {result.reaching:,} reach a device as written; as many spoiled ones."
     )
-    print(
-        f"{result.admitted:,} admitted, slowest {result.slowest * 1000:.1f} ms for both calls, {len(result.through)} got through."
-    )
+    print(f"{result.admitted:,} admitted, {len(result.through)} got through; slowest {result.slowest * 1000:.1f} ms.")
     for code, number in result.codes.most_common():
         print(f"  {number:7,} {code}")
     for number, ways, pod in result.through[:20]:

@@ -9,6 +9,8 @@ import pytest
 from closed.oracle import reached
 from closed.prove import prove, site
 
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
 
 def test_nothing_gets_through() -> None:
     result = prove(2000, seed=7)
@@ -24,9 +26,9 @@ def test_nothing_gets_through() -> None:
         ({"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}, True),
         ({"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 0}}}]}, False),
         ({"containers": [{"name": "c", "securityContext": {"privileged": True}}]}, True),
-        ({"containers": [{"name": "c", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}]}, False),
+        ({"containers": [{"name": "c", "env": [VOID]}]}, False),
         ({"containers": [{"name": "c", "envFrom": [{}]}]}, True),
-        ({"containers": [{"name": "c", "envFrom": [{}], "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}]}, False),
+        ({"containers": [{"name": "c", "envFrom": [{}], "env": [VOID]}]}, False),
         ({"containers": [], "volumes": [{"name": "v", "hostPath": {"path": "/./dev//"}}]}, True),
         ({"containers": [], "volumes": [{"name": "v", "hostPath": {"path": "/var"}}]}, True),
         ({"containers": [], "volumes": [{"name": "v", "hostPath": {"path": "/var/log"}}]}, False),

@@ -89,11 +89,8 @@ def _label_differs(keys: Iterable[str]) -> str:
     return f"[{', '.join(repr(key) for key in keys)}].exists(k, variables.was[?k] != variables.now[?k])"
 
 
-def _all_of_it(what: str) -> Callable[[Metadata, Metadata], Touched]:
-    def touched(_before: Metadata, _after: Metadata) -> Touched:
-        yield "metadata.name", what
-
-    return touched
+def _gate_touched(_before: Metadata, _after: Metadata) -> Touched:
+    yield "metadata.name", "it names the policies that everybody is judged by"
 
 
 def _configuration_touched(before: Metadata, after: Metadata) -> Touched:
@@ -155,7 +152,7 @@ GUARDS: tuple[Guard, ...] = (
         resources=("gates",),
         operations=("CREATE", "UPDATE", "DELETE"),
         condition="true",
-        touched=_all_of_it("it names the policies that everybody is judged by"),
+        touched=_gate_touched,
     ),
     Guard(
         id="guard-names",

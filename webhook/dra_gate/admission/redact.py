@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from dra_gate.admission.configurations import MUTATED
+from dra_gate.admission.configurations import mutated
 from dra_gate.admission.request import read
 from dra_gate.admission.review import Route
 from dra_gate.kube.raw import mapping, text
+from dra_gate.policy.model import Settings
 
 Keep = Callable[[Any], Any]
 
@@ -44,7 +45,7 @@ def recorded(route: Route, body: bytes) -> bytes | None:
     """
     review = msgspec.json.decode(body)
     request = read(review)
-    asked_twice = request.is_about("", "pods", "CREATE") and any(sign.shown(request) for sign in MUTATED)
+    asked_twice = request.is_about("", "pods", "CREATE") and any(sign.shown(request) for sign in mutated(Settings()))
     return None if route == "validate" and asked_twice else msgspec.json.encode(redact(review))
 
 

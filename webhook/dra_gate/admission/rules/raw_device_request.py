@@ -31,5 +31,6 @@ RULE = Rule(
     "was undone by a later one",
     on=POD_CREATE,
     check=_check,
+    other_codes=("UNSUPPORTED_RESOURCE", "MALFORMED", "QUOTA"),
     signs=(ASKS,),
 )

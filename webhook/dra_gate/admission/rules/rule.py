@@ -56,7 +56,13 @@ class Rule:
     check: Callable[[Context], Iterable[Finding]]
     signs: tuple[Sign, ...]
     as_written: bool = False
+    other_codes: tuple[str, ...] = ()  # that some findings have in place of `code`
     every_lane: bool = False  # asked in lane device-plugin too, where requests are left as they are
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """All codes of its findings."""
+        return (self.code, *self.other_codes)
 
     def finding(self, field: str, message: str, *, code: str = "", remedy: str = "") -> Finding:
         """A finding of this rule."""
