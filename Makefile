@@ -60,6 +60,9 @@ prove-rolling: control-plane ## Creates at a steady rate while everything about 
 prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes docs/proofs/order.md
 	@$(BIN)/python -m proofs.order
 
+prove-closed: $(READY) ## Hostile Pods against the rules, judged by an oracle that knows none of them (10 minutes)
+	@$(BIN)/python -m closed.prove
+
 kind: $(READY) ## The gate and the cluster tests on a kind cluster; needs Docker or Podman, kind and kubectl
 	@$(BIN)/python -m kind_cluster
 
@@ -72,4 +75,4 @@ lock: $(READY) ## Write the locked requirements anew
 	@echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 - -o requirements/build.txt
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
-.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-api bench-memory prove-order prove-rolling prove-hostile kind lock
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-api bench-memory prove-order prove-rolling prove-hostile prove-closed kind lock
