@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ def world(*objects: dict[str, Any]) -> World:
 @cache
 def facts() -> Facts:
     return world().facts()
+
+
+@cache
+def facts_where_void_is_set(on: str) -> Facts:
+    """The same facts under `visibleDevicesVoid: <on>`."""
+    settings = replace(policy_set().settings, visible_devices_void=on)
+    return replace(facts(), policy_set=replace(policy_set(), settings=settings))
 
 
 def template_name(tenant: str, policy: str, version: int, count: int) -> str:

@@ -1,7 +1,7 @@
 """The two webhook configurations, and the same conditions said again for offline use.
 
 The configurations select gated namespaces by label and, in them, only requests that some rule could deny or mutate
-would change: a Pod that asks for no device is admitted whether the gate is up or not.
+would change: a Pod that asks for no device, and shows no way around, is admitted whether the gate is up or not.
 """
 
 from __future__ import annotations

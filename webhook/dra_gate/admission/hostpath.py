@@ -7,6 +7,7 @@ refused by the API server. Spelling plays no part (`//dev`, `/./dev/`, `dev`). L
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,27 +38,11 @@ PROTECTED = (
     "/var/lib/kubelet/plugins_registry",
     "/var/lib/kubelet/pod-resources",
 )
-_ORDINARY = ("dev", "shm")  # shared memory: no device in it
 _SPLIT = tuple(tuple(path[1:].split("/")) for path in PROTECTED)
 
-
-def reached(path: str) -> str:
-    """Where `path` leads: such as `lies in /dev`, `holds /dev`; empty for a path that leads to no device."""
-    segments = tuple(segment for segment in path.split("/") if segment not in ("", "."))
-    if ".." in segments:
-        return "has a segment .., which may lead anywhere"
-    if segments[:2] == _ORDINARY:
-        return ""
-    for protected, split in zip(PROTECTED, _SPLIT, strict=True):
-        if segments[: len(split)] == split:
-            return f"lies in {protected}" if len(segments) > len(split) else f"is {protected}"
-        if split[: len(segments)] == segments:
-            return f"holds {protected}"
-    return ""
-
-
-_SLASHES = "([.]?/)*"  # at the beginning of a segment: slashes and single dots that mean nothing
-_ANYTHING = "(/(?s:.)*)?"
+# RE2, and Python's: between segments any slashes, and single dots that mean nothing.
+_SLASHES = "(?:[.]?/)*"
+_ANYTHING = "(?:/(?s:.)*)?"
 
 
 def _tree(paths: Iterable[tuple[str, ...]]) -> dict[str, Any]:
@@ -70,18 +55,41 @@ def _tree(paths: Iterable[tuple[str, ...]]) -> dict[str, Any]:
 
 
 def _below(node: dict[str, Any]) -> str:
-    """RE2 for what may follow a segment: nothing, or the way down to one of the folders and anything in them."""
+    """What may follow a segment: nothing, or the way down to one of the folders and anything in them."""
     if not node:
         return _ANYTHING
-    return f"(/{_SLASHES}([.]?|{_one_of(node)}))?"
+    return f"(?:/{_SLASHES}(?:[.]?|{_one_of(node)}))?"
 
 
 def _one_of(node: dict[str, Any]) -> str:
     return "|".join(segment.replace(".", "[.]") + _below(child) for segment, child in node.items())
 
 
+_CLIMBS = "(^|/)[.][.](/|$)"
+_LEADS = f"{_SLASHES}(?:[.]?|{_one_of(_tree(_SPLIT))})"
+_ORDINARY = f"{_SLASHES}dev/{_SLASHES}shm{_ANYTHING}"  # shared memory: no device in it
+_FIRST = tuple({split[0] for split in _SPLIT})
+_LEADS_THERE, _IS_ORDINARY = re.compile(_LEADS), re.compile(_ORDINARY)
+
+
 def condition(path: str) -> str:
     """`reached` in CEL: holds for the same strings. `path` is a CEL expression."""
-    leads = f"^{_SLASHES}([.]?|{_one_of(_tree(_SPLIT))})$"
-    ordinary = f"^{_SLASHES}dev/{_SLASHES}shm{_ANYTHING}$"
-    return f"({path}.matches('(^|/)[.][.](/|$)') || ({path}.matches('{leads}') && !{path}.matches('{ordinary}')))"
+    return f"({path}.matches('{_CLIMBS}') || ({path}.matches('^{_LEADS}$') && !{path}.matches('^{_ORDINARY}$')))"
+
+
+def reached(path: str) -> str:
+    """Where `path` leads: such as `lies in /dev`, `holds /dev`; empty for a path that leads to no device."""
+    if ".." in path and ".." in path.split("/"):
+        return "has a segment .., which may lead anywhere"
+    first = path.lstrip("/.")
+    if first and not first.startswith(_FIRST):
+        return ""  # most paths: many times faster than the whole expression
+    if not _LEADS_THERE.fullmatch(path) or _IS_ORDINARY.fullmatch(path):
+        return ""
+    segments = tuple(segment for segment in path.split("/") if segment not in ("", "."))
+    for protected, split in zip(PROTECTED, _SPLIT, strict=True):
+        if segments[: len(split)] == split:
+            return f"lies in {protected}" if len(segments) > len(split) else f"is {protected}"
+        if split[: len(segments)] == segments:
+            return f"holds {protected}"
+    return "leads to devices"

@@ -96,7 +96,7 @@ OTHER_ALLOCATORS = {"gpu-fraction": "KAI Scheduler", "gpu-memory": "KAI Schedule
 
 
 def _containers(request: Request) -> Iterable[Any]:
-    return (raw for _, _, raw in pods.every_container(request.object))
+    return (raw for _, _, raw in pods.containers_with(request.object))
 
 
 def _annotated(request: Request) -> Iterable[str]:

@@ -16,6 +16,8 @@ from dra_gate.kube.raw import Object, sequence
 
 NAME = "NVIDIA_VISIBLE_DEVICES"
 LEGACY = "CUDA_VERSION"
+MOST = 256  # containers of one Pod that get the variable: more is a mistake, and each costs operations of the patch
+_ELSEWHERE = ("envFrom", "env")
 
 
 def entry() -> dict[str, str]:
@@ -31,8 +33,9 @@ def lacking(pod: Object, setting: str, own: Collection[str]) -> Iterator[Contain
     """
     if setting == "off":
         return
-    for kind, index, raw in pods.every_container(pod):
-        if setting != "withoutClaim" and not looks_elsewhere(raw):
+    everywhere = setting == "withoutClaim"
+    for kind, index, raw in pods.containers_with(pod, *(() if everywhere else _ELSEWHERE)):
+        if not everywhere and not looks_elsewhere(raw):
             continue
         container = Container(kind, index, raw)
         if not _says(raw, NAME) and not any(name in own for name in container.claim_names()):

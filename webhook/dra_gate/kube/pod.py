@@ -82,14 +82,14 @@ def containers(pod: Object) -> Iterator[Container]:
     return (Container(kind, index, raw) for kind, index, raw, _ in _with_resources(pod))
 
 
-def every_container(pod: Object) -> Iterator[tuple[str, int, Object]]:
-    """Pod field (initContainers or containers), position and value of every container, whatever it says, in the order
-    of `containers`. Ephemeral containers come later, by a request of their own.
+def containers_with(pod: Object, *keys: str) -> Iterator[tuple[str, int, Object]]:
+    """Pod field (initContainers or containers), position and value of every container that has one of `keys`, or of
+    every one at all, in the order of `containers`. Ephemeral containers come later, by a request of their own.
     """
-    spec = mapping(pod.get("spec"))
+    spec, wanted = mapping(pod.get("spec")), frozenset(keys)
     for kind in ("initContainers", "containers"):
         for index, raw in enumerate(sequence(spec.get(kind))):
-            if isinstance(raw, dict):
+            if isinstance(raw, dict) and not (wanted and wanted.isdisjoint(raw)):
                 yield kind, index, raw
 
 

@@ -19,18 +19,22 @@ _DEVICE = re.compile(r"(?:-\s*path:\s*)?([\"']?)(/dev/[\w./-]+)(?::/dev/[\w./-]+
 _DEVICE_BETWEEN = re.compile(r"[\n,]")
 # A device may be listed by its numbers and under any name: only these paths, with nothing beside them, are let through.
 _NO_GATED_DEVICE = re.compile(r"/dev/(?:infiniband/[\w-]+|fuse|net/tun)", re.ASCII)
+_LONGEST = 8192  # characters in all such annotations of a Pod: a node's worth of devices has a tenth
+_ANY = (*CDI_ANNOTATIONS, *DEVICE_LIST_ANNOTATIONS)
 
 
 def _check(context: Context) -> Iterator[Finding]:
+    read = 0
     for key, value in mapping(at(context.object, "metadata", "annotations")).items():
-        if not isinstance(value, str):
+        if not key.startswith(_ANY) or not isinstance(value, str):
             continue
-        if key.startswith(CDI_ANNOTATIONS):
-            problem = _cdi(value, context.facts)
-        elif key.startswith(DEVICE_LIST_ANNOTATIONS):
-            problem = _listed(value)
-        else:
-            continue
+        read += len(value) + 1
+        if read > _LONGEST:
+            yield RULE.finding(
+                f"metadata.annotations[{key}]", f"annotations of devices have over {_LONGEST} characters"
+            )
+            return
+        problem = _cdi(value, context.facts) if key.startswith(CDI_ANNOTATIONS) else _listed(value)
         if problem is not None:
             yield RULE.finding(f"metadata.annotations[{key}]", f"it asks the runtime for {problem[:80]!r}")
 
@@ -43,18 +47,18 @@ def _cdi(value: str, facts: Facts) -> str | None:
             continue
         found = _CDI_NAME.fullmatch(name)
         vendor = "" if found is None else f".{found[1].lower()}"
-        if not vendor or any(vendor.endswith(f".{domain}") for domain in gated):
+        if not vendor or vendor.endswith(gated):
             return name
     return None
 
 
-def _gated_domains(facts: Facts) -> set[str]:
-    """The vendors of gated devices: domains of served names, and those that the drivers of the models stand under."""
+def _gated_domains(facts: Facts) -> tuple[str, ...]:
+    """The vendors of gated devices, a dot before each: domains of served names, the models' drivers and, of
+    `gpu.nvidia.com`, the `nvidia.com` that it stands under.
+    """
     drivers = {model.driver for model in facts.policy_set.models.values()}
-    vendors = {
-        parent for driver in drivers if "." in (parent := driver.partition(".")[2])
-    }  # gpu.nvidia.com: nvidia.com
-    return {*facts.served_domains, *drivers, *vendors}
+    vendors = {parent for driver in drivers if "." in (parent := driver.partition(".")[2])}
+    return tuple(f".{domain}" for domain in {*facts.served_domains, *drivers, *vendors})
 
 
 def _listed(value: str) -> str | None:

@@ -12,7 +12,7 @@ from dra_gate.kube.raw import at, text
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    for kind, index, raw in pods.every_container(context.object):
+    for kind, index, raw in pods.containers_with(context.object, "securityContext"):
         if at(raw, "securityContext", "privileged") is True:
             yield RULE.finding(
                 f"spec.{kind}[{index}].securityContext.privileged",

@@ -14,7 +14,7 @@ _NO_DEVICE = ("void", "none", "", None)
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    for kind, index, raw in pods.every_container(context.object):
+    for kind, index, raw in pods.containers_with(context.object, "env", "volumeMounts"):
         last: dict[str, int] = {}  # of several definitions the last one counts
         for number, item in enumerate(env := sequence(raw.get("env"))):
             if isinstance(item, dict) and item.get("name") in DEVICE_VARIABLES:
