@@ -12,10 +12,10 @@ from typing import Any
 
 from dra_gate.admission.facts import LANE_LABEL, Facts
 from dra_gate.admission.request import Request
-from dra_gate.admission.rules import ALL
-from dra_gate.admission.rules.reserved_name import DRA_GROUP
+from dra_gate.admission.rules import ALL, group_claim
+from dra_gate.admission.rules.handmade_claim import CLAIM_MAKERS
 from dra_gate.admission.scope import is_mirror, scope_of
-from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED, Sign, any_of
+from dra_gate.admission.signs import ASKS, CLAIMS, DRA_GROUP, STAMPED, Sign, any_of
 from dra_gate.kube import pod as pods
 from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED
 
@@ -31,13 +31,6 @@ MUTATE_SECONDS = 2
 VALIDATE_SECONDS = 3
 
 _CLAIM_KINDS = ("resourceclaims", "resourceclaimtemplates")
-# These make claims for everybody, and a refusal would block the scheduler: they are never asked about.
-_CLAIM_MAKERS = (
-    "system:kube-scheduler",
-    "system:kube-controller-manager",
-    "system:serviceaccount:kube-system:resource-claim-controller",
-    "system:serviceaccount:kube-system:generic-garbage-collector",
-)
 
 _NOT_MIRROR = (
     "!('system:nodes' in request.userInfo.groups && has(object.metadata.annotations) && "
@@ -102,11 +95,23 @@ def configurations(
                 "resources": list(_CLAIM_KINDS),
                 "operations": ["CREATE"],
                 "scope": "Namespaced",
-            }
+            },
+            {
+                "apiGroups": [group_claim.GROUP],
+                "apiVersions": ["*"],  # v1alpha3 and v1beta1 in Kubernetes 1.37, and not served everywhere
+                "resources": ["podgroups"],
+                "operations": ["CREATE"],
+                "scope": "Namespaced",
+            },
         ],
         [
-            _not_by([*writers, *_CLAIM_MAKERS]),
-            ("reserved-name", any_of(ALL.signs(DRA_GROUP, "resourceclaims", "CREATE"))),
+            _not_by([*writers, *CLAIM_MAKERS]),
+            (
+                "claims",
+                f"request.resource.resource == 'podgroups' ? "
+                f"({any_of(ALL.signs(group_claim.GROUP, 'podgroups', 'CREATE'))}) : "
+                f"({any_of(ALL.signs(DRA_GROUP, 'resourceclaims', 'CREATE'))})",
+            ),
         ],
         failure_policy="Fail",
         seconds=VALIDATE_SECONDS,
@@ -171,7 +176,7 @@ def reaches(request: Request, facts: Facts) -> bool:
         return False
     if request.namespace not in facts.namespaces or scope_of(request.namespace, facts) is None:
         return False
-    if request.resource in _CLAIM_KINDS and request.username in _CLAIM_MAKERS:
+    if request.resource in _CLAIM_KINDS and request.username in CLAIM_MAKERS:
         return False
     return any(sign.shown(request) for sign in ALL.signs(request.group, request.resource, request.operation)) or (
         request.is_about("", "pods", "CREATE") and any(sign.shown(request) for sign in MUTATED)

@@ -64,10 +64,17 @@ class Nodes:
         """The node is known and has gated devices."""
         return name in self._devices
 
+    def knows(self, name: str) -> bool:
+        """The node is known, with or without devices."""
+        return name in self._labels
+
     def choices(self, pod_spec: Object) -> Choices:
         """Which nodes the Pod's own selector and required affinity leave; all of them where it says nothing."""
         selector = mapping(pod_spec.get("nodeSelector"))
-        required = at(pod_spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+        return self.left_by(selector, required_of(pod_spec))
+
+    def left_by(self, selector: Object, required: object) -> Choices:
+        """Which nodes a node selector and a required node affinity (None for none) leave."""
         if not selector and required is None:
             return ANYWHERE
         asked = msgspec.json.encode([selector, required], order="sorted")
@@ -98,6 +105,11 @@ class Nodes:
             if plain and device:
                 break
         return Choices(plain, device)
+
+
+def required_of(pod_spec: Object) -> object:
+    """The Pod's required node affinity, None for none."""
+    return at(pod_spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
 
 
 def selects(selector: Object, required: object, name: str, labels: Mapping[str, str]) -> bool:

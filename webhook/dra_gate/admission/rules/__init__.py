@@ -7,8 +7,13 @@ a file and naming it in `ALL`; the registry refuses two rules of one id.
 from __future__ import annotations
 
 from dra_gate.admission.rules import (
+    admin_access,
+    claim_annotation,
     foreign_claim,
+    group_claim,
+    handmade_claim,
     no_tenant,
+    node_pinning,
     node_pool,
     quota,
     raw_device_request,
@@ -26,6 +31,11 @@ ALL = Registry(
         no_tenant.RULE,
         raw_device_request.RULE,
         foreign_claim.RULE,
+        handmade_claim.RULE,
+        admin_access.RULE,
+        claim_annotation.RULE,
+        group_claim.RULE,
+        node_pinning.RULE,
         node_pool.RULE,
         stamp.RULE,
         stamp_edit.RULE,
