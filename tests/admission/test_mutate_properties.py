@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from admission import pods, setting
 from cases import invariants
-from dra_gate.admission import convert
+from dra_gate.admission import convert, rules
 from dra_gate.admission.mutate import mutate
 from dra_gate.admission.request import respond
+from dra_gate.admission.rules.rule import Context
 from dra_gate.admission.scope import scope_of
 from dra_gate.admission.validate import validate
 from dra_gate.kube import pod as pod_reader
@@ -58,7 +59,10 @@ def test_every_patch(pod: dict[str, Any], namespace: str) -> None:
     assert scope is not None
     check_devices(before, after, namespace)
     final = validate(setting.request(after, namespace=namespace), setting.facts())
-    assert {finding.code for finding in final.findings} <= {"FOREIGN_CLAIM"}, final.findings
+    assert {finding.code for finding in final.findings} <= {"FOREIGN_CLAIM", "NODE_PINNING"}, final.findings
+    written = rules.ALL.findings(Context.of(request, before, scope, setting.facts()), as_written=True)
+    pinned = {finding for finding in final.findings if finding.code == "NODE_PINNING"}
+    assert pinned <= set(written), "what mutate adds pins nothing"
 
 
 def check_devices(before: dict[str, Any], after: dict[str, Any], namespace: str) -> None:

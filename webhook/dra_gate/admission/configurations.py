@@ -99,7 +99,7 @@ def configurations(
             {
                 "apiGroups": [group_claim.GROUP],
                 "apiVersions": ["*"],  # v1alpha3 and v1beta1 in Kubernetes 1.37, and not served everywhere
-                "resources": ["podgroups"],
+                "resources": [group_claim.KIND],
                 "operations": ["CREATE"],
                 "scope": "Namespaced",
             },
@@ -108,8 +108,8 @@ def configurations(
             _not_by([*writers, *CLAIM_MAKERS]),
             (
                 "claims",
-                f"request.resource.resource == 'podgroups' ? "
-                f"({any_of(ALL.signs(group_claim.GROUP, 'podgroups', 'CREATE'))}) : "
+                f"request.resource.resource == '{group_claim.KIND}' ? "
+                f"({any_of(ALL.signs(group_claim.GROUP, group_claim.KIND, 'CREATE'))}) : "
                 f"({any_of(ALL.signs(DRA_GROUP, 'resourceclaims', 'CREATE'))})",
             ),
         ],
@@ -176,7 +176,7 @@ def reaches(request: Request, facts: Facts) -> bool:
         return False
     if request.namespace not in facts.namespaces or scope_of(request.namespace, facts) is None:
         return False
-    if request.resource in _CLAIM_KINDS and request.username in CLAIM_MAKERS:
+    if request.resource in (*_CLAIM_KINDS, group_claim.KIND) and request.username in CLAIM_MAKERS:
         return False
     return any(sign.shown(request) for sign in ALL.signs(request.group, request.resource, request.operation)) or (
         request.is_about("", "pods", "CREATE") and any(sign.shown(request) for sign in MUTATED)

@@ -11,6 +11,7 @@ from dra_gate.kube import pod as pods
 from dra_gate.kube.raw import text
 
 GROUP = "scheduling.k8s.io"
+KIND = "podgroups"
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -29,7 +30,7 @@ RULE = Rule(
     code="FOREIGN_CLAIM",
     fields=("spec.resourceClaims",),
     remedy="Leave resourceClaims out of the PodGroup and ask for devices in the Pods",
-    on=((GROUP, "podgroups", "CREATE"),),
+    on=((GROUP, KIND, "CREATE"),),
     check=_check,
     signs=(CLAIMS,),
 )

@@ -23,7 +23,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 # NotIn and DoesNotExist leave nodes out; they say of no node that it is wanted.
 _SELECTING = ("In", "Exists", "Gt", "Lt")
 # A choice of nodes is compared with every node: one that is longer than this is refused, not looked at.
-_MAX_REQUIREMENTS = 100
+_MAX_REQUIREMENTS = 64
 _MAX_VALUES = 1000
 
 
@@ -76,11 +76,11 @@ def _is_too_long(selector: Object, required: object) -> bool:
     requirements, values = len(selector), 0
     for term in terms(required):
         requirements += 1
-        for one in _requirements(term):
+        for _, one in _requirements(term):
             requirements += 1
-            values += len(sequence(one[1].get("values")))
-        if requirements > _MAX_REQUIREMENTS or values > _MAX_VALUES:
-            return True
+            values += len(sequence(one.get("values")))
+            if requirements > _MAX_REQUIREMENTS or values > _MAX_VALUES:
+                return True
     return requirements > _MAX_REQUIREMENTS
 
 
@@ -131,7 +131,7 @@ def _is_alternative(selector: Object, term: object, context: Context) -> bool:
     nodes = context.facts.nodes
     if not len(nodes):
         return True  # files without nodes: labels are all there is to judge by
-    left = nodes.left_by(selector, {"nodeSelectorTerms": [term]})
+    left = nodes.choices(selector, {"nodeSelectorTerms": [term]})
     return left.device if _holds(context) else left.plain
 
 
@@ -158,7 +158,7 @@ def _why(requirement: Object, context: Context, *, field: bool = False) -> str:
 def _by_inventory(selector: Object, required: object, context: Context) -> Iterator[Finding]:
     """A Pod that holds no devices and can run on device nodes alone, whatever its labels are called."""
     nodes = context.facts.nodes
-    left = nodes.left_by(selector, required)
+    left = nodes.choices(selector, required)
     if left.plain:
         return
     names = list(_names(selector, required))
