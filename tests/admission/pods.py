@@ -21,7 +21,11 @@ OWNERS = [
 ]
 KEYS = st.text(st.sampled_from('ab~/.-_ 0é"\\'), min_size=1, max_size=8)
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5), st.floats(allow_nan=False, width=16)
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.text(max_size=5),
+    st.floats(allow_nan=False, allow_infinity=False, width=16),
 )
 ANYTHING = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2), max_leaves=4

@@ -202,3 +202,19 @@ def test_an_empty_second_source_hides_no_claim(empty: Any) -> None:
     entry = {"name": "g", "resourceClaimTemplateName": setting.template_name("fern", "train", 2, 1)}
     stamped = mutated(pod(resourceClaims=[{**entry, "resourceClaimName": empty}]))
     assert stamped["metadata"]["annotations"]["dra-gate.io/devices"] == "1"
+
+
+def test_a_pod_that_names_its_node_is_not_converted_and_hears_all_of_it_once() -> None:
+    obj = pod(
+        containers=[asking("1")],
+        nodeName="n0",
+        nodeSelector={"nvidia.com/gpu.product": "x"},
+        resourceClaims=[{"name": "g", "resourceClaimName": "a-gpu"}],
+    )
+    verdict = mutate(request(obj), setting.facts())
+    assert [finding.code for finding in verdict.findings] == ["NODE_PINNING", "FOREIGN_CLAIM", "NODE_PINNING"]
+    assert [finding.field for finding in verdict.findings][::2] == [
+        "spec.nodeName",
+        "spec.nodeSelector[nvidia.com/gpu.product]",
+    ]
+    assert verdict.patch == ()

@@ -98,7 +98,7 @@ def configurations(
             },
             {
                 "apiGroups": [group_claim.GROUP],
-                "apiVersions": ["*"],  # v1alpha3 and v1beta1 in Kubernetes 1.37, and not served everywhere
+                "apiVersions": list(group_claim.VERSIONS),
                 "resources": [group_claim.KIND],
                 "operations": ["CREATE"],
                 "scope": "Namespaced",

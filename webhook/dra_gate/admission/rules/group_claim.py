@@ -12,6 +12,7 @@ from dra_gate.kube.raw import text
 
 GROUP = "scheduling.k8s.io"
 KIND = "podgroups"
+VERSIONS = ("v1alpha2", "v1alpha3", "v1beta1")  # with claims, in Kubernetes 1.36 and 1.37; where they are served at all
 
 
 def _check(context: Context) -> Iterator[Finding]:
