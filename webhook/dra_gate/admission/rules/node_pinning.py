@@ -145,13 +145,10 @@ def _why(requirement: Object, context: Context, *, field: bool = False) -> str:
         return f"{key} names nodes, and the policy's order of devices would count for nothing" if names else ""
     if context.facts.policy_set.settings.tells_device_node(key):
         return f"nodes with devices are told by label {key}"
-    if operator == "In":
-        # A neutral key such as `pool` may be what tells a model: with the model's values it pins, with others it does
-        # not, and that a node has it at all says nothing.
-        values = [value for value in sequence(requirement.get("values")) if isinstance(value, str)]
-        for model in context.facts.policy_set.models.values():
-            if any(value in model.node_labels.get(key, ()) for value in values):
-                return f"nodes with {model.name} are told by label {key}"
+    if any(key in model.node_labels for model in context.facts.policy_set.models.values()):
+        # A neutral key such as `pool` may tell a model: then other nodes have it too, and choosing those is free.
+        others = context.facts.nodes.choices({}, {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}).plain
+        return "" if others else f"the catalogue tells nodes of a model by label {key}"
     return ""
 
 
