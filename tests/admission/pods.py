@@ -12,7 +12,7 @@ ONE_TO_FOUR = ["1", 1, "2", 2, "3000m", "2e0", "1E0", "4", "0.004k", "+1", "1.0"
 ODD_QUANTITIES = ["0", 0, "0.5", "-1", "1k", "1Ki", "all", "", True, None, [], "9" * 40, 1.5, "33", "١"]
 RESOURCES = ["nvidia.com/gpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com"]
 OTHER_RESOURCES = ["cpu", "memory", "amd.com/gpu", "hugepages-2Mi", "example.com/nic", "nvidia.com/mig-1g.5gb"]
-NODE_LABELS = ["disk", "pool.example/name", "kubernetes.io/os", "topology.kubernetes.io/zone"]
+NODE_LABELS = ["disk", "pool.example/name", "kubernetes.io/os", "topology.kubernetes.io/zone", "nvidia.com/gpu.product"]
 OWNERS = [
     {"kind": "ReplicaSet", "controller": True},
     {"kind": "DaemonSet", "controller": True},

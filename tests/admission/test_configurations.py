@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from admission import pods, setting
 from dra_gate.admission.configurations import GATE_WRITERS, configurations, reaches
+from dra_gate.admission.rules import ALL, Context
+from dra_gate.admission.scope import scope_of
 
 CONFIGURATIONS = configurations(url="https://gate.example", ca_bundle=b"pem", writers=GATE_WRITERS)
 MUTATING, VALIDATING = (configuration["webhooks"] for configuration in CONFIGURATIONS)
@@ -106,6 +108,10 @@ def test_offline_reaches_what_the_conditions_select(
         "userInfo": {"username": user, "groups": list(groups)},
     }
     assert reaches(asked, facts) == selected(VALIDATING[0], pod, old, raw)
+    scope = scope_of("fern-dev", facts)
+    assert scope is not None
+    if ALL.findings(Context.of(asked, pod, scope, facts)):
+        assert any(sign.shown(asked) for sign in ALL.signs("", "pods", operation)), "no rule denies what shows no sign"
 
 
 @pytest.mark.parametrize(
