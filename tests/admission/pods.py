@@ -12,9 +12,20 @@ ONE_TO_FOUR = ["1", 1, "2", 2, "3000m", "2e0", "1E0", "4", "0.004k", "+1", "1.0"
 ODD_QUANTITIES = ["0", 0, "0.5", "-1", "1k", "1Ki", "all", "", True, None, [], "9" * 40, 1.5, "33", "١"]
 RESOURCES = ["nvidia.com/gpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com"]
 OTHER_RESOURCES = ["cpu", "memory", "amd.com/gpu", "hugepages-2Mi", "example.com/nic", "nvidia.com/mig-1g.5gb"]
+NODE_LABELS = ["disk", "pool.example/name", "kubernetes.io/os", "topology.kubernetes.io/zone", "nvidia.com/gpu.product"]
+OWNERS = [
+    {"kind": "ReplicaSet", "controller": True},
+    {"kind": "DaemonSet", "controller": True},
+    {"kind": "DaemonSet"},
+    {"kind": "DaemonSet", "controller": False},
+]
 KEYS = st.text(st.sampled_from('ab~/.-_ 0é"\\'), min_size=1, max_size=8)
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5), st.floats(allow_nan=False, width=16)
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.text(max_size=5),
+    st.floats(allow_nan=False, allow_infinity=False, width=16),
 )
 ANYTHING = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2), max_leaves=4
@@ -157,7 +168,8 @@ def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
                 )
             )
         ),
-        "nodeSelector": draw(maybe(st.dictionaries(st.sampled_from(["disk", "pool.example/name"]), st.just("render")))),
+        "nodeSelector": draw(maybe(st.dictionaries(st.sampled_from(NODE_LABELS), st.just("render"), max_size=2))),
+        "nodeName": draw(maybe(st.sampled_from(["", "n0", "elsewhere"]))) if draw(st.integers(0, 5)) == 0 else _ABSENT,
         "affinity": draw(maybe(affinities())),
         "volumes": draw(maybe(volumes())),
         "runtimeClassName": draw(st.sampled_from([_ABSENT, _ABSENT, _ABSENT, "nvidia", "gvisor"])),
@@ -165,6 +177,7 @@ def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": draw(maybe(st.just("p")))}
     if metadata["name"] is _ABSENT:
         metadata["generateName"] = "p-"
+    metadata["ownerReferences"] = draw(maybe(st.lists(st.sampled_from(OWNERS), max_size=2)))
     keys = st.sampled_from(["team.example/owner", "plain", "dra-gate.io/devices", "dra-gate.io/other"])
     texts = st.text(max_size=4) if not valid else st.sampled_from(["", "a", "1"])
     metadata["annotations"] = draw(maybe(st.dictionaries(keys if valid else keys | KEYS, texts, max_size=3)))
@@ -184,12 +197,25 @@ def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
 
 
 @st.composite
+def node_terms(draw: st.DrawFn) -> dict[str, Any]:
+    expressions = st.fixed_dictionaries(
+        {"key": st.sampled_from(NODE_LABELS), "operator": st.sampled_from(["Exists", "DoesNotExist"])}
+    )
+    names = st.just({"key": "metadata.name", "operator": "In", "values": ["n0"]})
+    term = {
+        "matchExpressions": draw(maybe(st.lists(expressions, max_size=2))),
+        "matchFields": draw(maybe(st.lists(names, max_size=2))),
+    }
+    return present(term)
+
+
+@st.composite
 def affinities(draw: st.DrawFn) -> dict[str, Any]:
     term = {"weight": 7, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}
     node = {
         "preferredDuringSchedulingIgnoredDuringExecution": draw(maybe(st.just([term]))),
         "requiredDuringSchedulingIgnoredDuringExecution": draw(
-            maybe(st.just({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}]}))
+            maybe(st.fixed_dictionaries({"nodeSelectorTerms": st.lists(node_terms(), min_size=1, max_size=2)}))
         ),
     }
     return present({"nodeAffinity": draw(maybe(st.just(present(node)))), "podAntiAffinity": draw(maybe(st.just({})))})

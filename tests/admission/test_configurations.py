@@ -14,6 +14,8 @@ from admission import pods, setting
 from dra_gate.admission import hostpath
 from dra_gate.admission.configurations import GATE_WRITERS, configurations, reaches
 from dra_gate.admission.mutate import mutate
+from dra_gate.admission.rules import ALL, Context
+from dra_gate.admission.scope import scope_of
 from dra_gate.admission.validate import validate
 
 WITHOUT_CLAIM = configurations(
@@ -114,7 +116,15 @@ def test_paths_of_the_node_are_read_alike_by_both(path: str) -> None:
     assert hostpath.reached(path) != "leads to devices", "both readings in Python agree too"
 
 
-USERS = st.sampled_from(["ada", "system:serviceaccount:dra-gate:dra-gate-controller", "system:kube-scheduler"])
+USERS = st.sampled_from(
+    [
+        "ada",
+        "system:serviceaccount:dra-gate:dra-gate-controller",
+        "system:kube-scheduler",
+        "system:kube-controller-manager",
+        "system:serviceaccount:kube-system:daemon-set-controller",
+    ]
+)
 
 
 @hypothesis.settings(max_examples=1500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
@@ -141,17 +151,39 @@ def test_offline_reaches_what_the_conditions_select(
         pod["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
     facts = setting.facts()
     asked = setting.request(pod, operation=operation, old=old, user=user, groups=groups)
-    raw = {"operation": operation, "userInfo": {"username": user, "groups": list(groups)}}
+    raw = {
+        "operation": operation,
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "userInfo": {"username": user, "groups": list(groups)},
+    }
     assert reaches(asked, facts) == selected(VALIDATING[0], pod, old, raw)
+    scope = scope_of("fern-dev", facts)
+    assert scope is not None
+    if ALL.findings(Context.of(asked, pod, scope, facts)):
+        assert any(sign.shown(asked) for sign in ALL.signs("", "pods", operation)), "no rule denies what shows no sign"
 
 
 @pytest.mark.parametrize(
     "user", ["ada", "system:kube-scheduler", "system:serviceaccount:kube-system:resource-claim-controller"]
 )
-@pytest.mark.parametrize("name", ["train", "dra-gate-train-v2-x1"])
-def test_claims_are_asked_about_only_for_our_names_and_never_for_the_cluster_itself(user: str, name: str) -> None:
-    obj = {"metadata": {"name": name}}
-    asked = setting.request(obj, resource=("resource.k8s.io", "resourceclaimtemplates"), user=user)
-    wanted = user == "ada" and name != "train"
+@pytest.mark.parametrize(
+    ("resource", "spec", "asked_about"),
+    [
+        (("resource.k8s.io", "resourceclaims"), {"devices": {}}, True),
+        (("resource.k8s.io", "resourceclaimtemplates"), {"spec": {"devices": {}}}, True),
+        (("scheduling.k8s.io", "podgroups"), {"schedulingPolicy": {}}, False),
+        (("scheduling.k8s.io", "podgroups"), {"resourceClaims": [{"name": "g", "resourceClaimName": "x"}]}, True),
+    ],
+)
+def test_claims_are_asked_about_when_people_make_them_and_never_when_the_cluster_does(
+    user: str, resource: tuple[str, str], spec: dict[str, Any], asked_about: bool
+) -> None:
+    obj = {"metadata": {"name": "train"}, "spec": spec}
+    asked = setting.request(obj, resource=resource, user=user)
+    raw = {
+        "resource": {"group": resource[0], "version": "v1", "resource": resource[1]},
+        "userInfo": {"username": user, "groups": []},
+    }
+    wanted = user == "ada" and asked_about
     assert reaches(asked, setting.facts()) is wanted
-    assert selected(VALIDATING[1], obj, {}, {"userInfo": {"username": user, "groups": []}}) is wanted
+    assert selected(VALIDATING[1], obj, {}, raw) is wanted

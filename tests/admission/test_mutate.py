@@ -258,3 +258,19 @@ def test_without_mutate_a_pod_with_an_environment_from_elsewhere_is_refused() ->
 def test_a_patch_has_an_end(count: int, code: str | None) -> None:
     obj = pod(containers=[{"name": f"c{number}", "image": "a", "envFrom": [FROM]} for number in range(count)])
     assert [finding.code for finding in mutate(request(obj), setting.facts()).findings] == ([code] if code else [])
+
+
+def test_a_pod_that_names_its_node_is_not_converted_and_hears_all_of_it_once() -> None:
+    obj = pod(
+        containers=[asking("1")],
+        nodeName="n0",
+        nodeSelector={"nvidia.com/gpu.product": "x"},
+        resourceClaims=[{"name": "g", "resourceClaimName": "a-gpu"}],
+    )
+    verdict = mutate(request(obj), setting.facts())
+    assert [finding.code for finding in verdict.findings] == ["NODE_PINNING", "FOREIGN_CLAIM", "NODE_PINNING"]
+    assert [finding.field for finding in verdict.findings][::2] == [
+        "spec.nodeName",
+        "spec.nodeSelector[nvidia.com/gpu.product]",
+    ]
+    assert verdict.patch == ()

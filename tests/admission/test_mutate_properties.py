@@ -17,6 +17,7 @@ from cases import invariants
 from dra_gate.admission import convert, rules
 from dra_gate.admission.mutate import mutate
 from dra_gate.admission.request import respond
+from dra_gate.admission.rules.rule import Context
 from dra_gate.admission.scope import scope_of
 from dra_gate.admission.validate import validate
 from dra_gate.kube import pod as pod_reader
@@ -64,6 +65,9 @@ def test_every_patch(pod: dict[str, Any], namespace: str, void: str) -> None:
     final = validate(setting.request(after, namespace=namespace), facts)
     as_written = {rule.id for rule in rules.ALL if rule.as_written}
     assert {finding.rule for finding in final.findings} <= {"foreign-claim", *as_written}, final.findings
+    written = rules.ALL.findings(Context.of(request, before, scope, facts), as_written=True)
+    pinned = {finding for finding in final.findings if finding.code == "NODE_PINNING"}
+    assert pinned <= set(written), "what mutate adds pins nothing"
 
 
 def check_devices(before: dict[str, Any], after: dict[str, Any], namespace: str) -> None:

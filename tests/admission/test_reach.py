@@ -41,3 +41,24 @@ def test_a_template_full_of_selectors_takes_no_time() -> None:
     begun = time.process_time()
     assert len(reach().of_spec({"devices": {"requests": requests}})) == 32
     assert time.process_time() - begun < 1
+
+
+def test_a_new_spec_is_judged_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What objects have carried counts; any other selector narrows nothing, however it reads."""
+    judged = reach()
+    spec = {"devices": {"requests": [asking("everything.example", NARROW)]}}
+    assert [reached.request for reached in judged.of_new_spec(spec)] == ["r"]
+    assert judged.of_spec(spec) == ()
+
+    def refuse(*_: object) -> bool:
+        raise AssertionError("compiled inside a decision")
+
+    monkeypatch.setattr("dra_gate.cel.could_accept", refuse)
+    monkeypatch.setattr("dra_gate.cel.compile", refuse)
+    assert judged.of_new_spec(spec) == ()
+    never_seen = {
+        "devices": {"requests": [asking("everything.example", f"{NARROW} && true"), asking("nic.example", "x")]}
+    }
+    assert [reached.why for reached in judged.of_new_spec(never_seen)] == [
+        "device class everything.example and its selectors can accept a device of driver gpu.nvidia.com"
+    ]

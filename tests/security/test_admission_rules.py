@@ -77,6 +77,7 @@ def test_rules_name_three_resources_and_nothing_by_pattern() -> None:
     assert asked == {
         ("", "v1", "pods", "CREATE"),
         ("", "v1", "pods", "UPDATE"),
+        *(("scheduling.k8s.io", version, "podgroups", "CREATE") for version in ("v1alpha2", "v1alpha3", "v1beta1")),
         ("resource.k8s.io", "v1", "resourceclaims", "CREATE"),
         ("resource.k8s.io", "v1", "resourceclaimtemplates", "CREATE"),
     }

@@ -13,10 +13,10 @@ from typing import Any
 from dra_gate.admission.facts import LANE_LABEL, Facts
 from dra_gate.admission.guards import NAME
 from dra_gate.admission.request import Request
-from dra_gate.admission.rules import ALL
-from dra_gate.admission.rules.reserved_name import DRA_GROUP
+from dra_gate.admission.rules import ALL, group_claim
+from dra_gate.admission.rules.handmade_claim import CLAIM_MAKERS
 from dra_gate.admission.scope import is_mirror, scope_of
-from dra_gate.admission.signs import ANY_POD, ASKS, CLAIMS, ENV_FROM, STAMPED, Sign, any_of
+from dra_gate.admission.signs import ANY_POD, ASKS, CLAIMS, DRA_GROUP, ENV_FROM, STAMPED, Sign, any_of
 from dra_gate.kube import pod as pods
 from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED, Settings
 
@@ -29,13 +29,6 @@ MUTATE_SECONDS = 2
 VALIDATE_SECONDS = 3
 
 _CLAIM_KINDS = ("resourceclaims", "resourceclaimtemplates")
-# These make claims for everybody, and a refusal would block the scheduler: they are never asked about.
-_CLAIM_MAKERS = (
-    "system:kube-scheduler",
-    "system:kube-controller-manager",
-    "system:serviceaccount:kube-system:resource-claim-controller",
-    "system:serviceaccount:kube-system:generic-garbage-collector",
-)
 
 _NOT_MIRROR = (
     "!('system:nodes' in request.userInfo.groups && has(object.metadata.annotations) && "
@@ -114,11 +107,23 @@ def configurations(
                 "resources": list(_CLAIM_KINDS),
                 "operations": ["CREATE"],
                 "scope": "Namespaced",
-            }
+            },
+            {
+                "apiGroups": [group_claim.GROUP],
+                "apiVersions": list(group_claim.VERSIONS),
+                "resources": [group_claim.KIND],
+                "operations": ["CREATE"],
+                "scope": "Namespaced",
+            },
         ],
         [
-            _not_by([*writers, *_CLAIM_MAKERS]),
-            ("reserved-name", any_of(ALL.signs(DRA_GROUP, "resourceclaims", "CREATE"))),
+            _not_by([*writers, *CLAIM_MAKERS]),
+            (
+                "claims",
+                f"request.resource.resource == '{group_claim.KIND}' ? "
+                f"({any_of(ALL.signs(group_claim.GROUP, group_claim.KIND, 'CREATE'))}) : "
+                f"({any_of(ALL.signs(DRA_GROUP, 'resourceclaims', 'CREATE'))})",
+            ),
         ],
         failure_policy="Fail",
         seconds=VALIDATE_SECONDS,
@@ -183,7 +188,7 @@ def reaches(request: Request, facts: Facts) -> bool:
         return False
     if request.namespace not in facts.namespaces or scope_of(request.namespace, facts) is None:
         return False
-    if request.resource in _CLAIM_KINDS and request.username in _CLAIM_MAKERS:
+    if request.resource in (*_CLAIM_KINDS, group_claim.KIND) and request.username in CLAIM_MAKERS:
         return False
     signs = ALL.signs(request.group, request.resource, request.operation)
     if request.is_about("", "pods", "CREATE"):

@@ -6,7 +6,7 @@ decision, never during it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dra_gate.admission.nodes import Nodes
@@ -37,6 +37,10 @@ class ClaimFacts:
 
     spec: Object
     reached: tuple[Reached, ...]
+
+
+def _not_known(_: Object) -> tuple[Reached, ...]:
+    return (Reached("(any)", "no device class is known"),)
 
 
 class BehindError(Exception):
@@ -75,6 +79,8 @@ class Facts:
     known_classes: frozenset[str] | set[str] = frozenset()
     templates: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)  # (namespace, name)
     claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
+    # Which requests of a claim spec that is only now being written can give a gated device. Nothing is compiled for it.
+    reached_by: Callable[[Object], tuple[Reached, ...]] = _not_known
     used: Mapping[str, Charge] = field(default_factory=dict)  # by tenant
     nodes: Nodes = field(default_factory=Nodes)
     day: int = 0  # days since 1970-01-01 UTC: exceptions end

@@ -16,7 +16,7 @@ from dra_gate.admission.convert import Plan
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.outcome import outcome
 from dra_gate.admission.request import Request
-from dra_gate.admission.rules import quota, visible_devices_void
+from dra_gate.admission.rules import node_pinning, quota, visible_devices_void
 from dra_gate.admission.rules.rule import Context
 from dra_gate.admission.scope import Scope, is_mirror, scope_of
 from dra_gate.admission.verdict import IGNORED, Finding, Verdict
@@ -43,7 +43,8 @@ def mutate(request: Request, facts: Facts) -> Verdict:
         return outcome(request, scope, (), facts)
     findings, patch = changes(request, scope, facts)
     if findings:  # whoever is refused hears all of it, not what validate would say another time
-        findings += rules.ALL.findings(Context.of(request, request.object, scope, facts), as_written=True)
+        written = rules.ALL.findings(Context.of(request, request.object, scope, facts), as_written=True)
+        findings = tuple(dict.fromkeys((*findings, *written)))
     return outcome(request, scope, findings, facts, patch=tuple(patch.operations))
 
 
@@ -55,10 +56,12 @@ def changes(request: Request, scope: Scope, facts: Facts) -> tuple[tuple[Finding
         return planned.findings, patch
     held = {**convert.tenant_templates(pod, scope, facts), **dict(planned.entries)}
     found: list[Finding] = []
-    if planned.entries:
+    if planned.converted:
         context = Context.of(request, pod, scope, facts)
-        found += quota.findings(quota.charge_of(held.values()), context)
-        found += _pool_conflicts(pod, held, facts)
+        found += node_pinning.unscheduled(context)
+        if planned.entries:
+            found += quota.findings(quota.charge_of(held.values()), context)
+            found += _pool_conflicts(pod, held, facts)
     unseen = _without_void(pod, planned, held, facts)
     if len(unseen) > void.MOST:
         found.append(_too_many_unseen())

@@ -1,11 +1,11 @@
 """Can a claim give somebody a gated device? Judged from classes, selectors and published devices, not from names.
 
-Compiles CEL, so it runs when objects arrive, never inside a decision.
+Compiles CEL, so it runs when objects arrive, never inside a decision; what a decision may ask is `of_new_spec`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dra_gate import cel
 from dra_gate.admission.facts import Reached
@@ -89,6 +89,16 @@ class Reach:
 
     def of_spec(self, spec: Object) -> tuple[Reached, ...]:
         """The requests of a claim spec that can give a gated device."""
+        return self._of_spec(spec, self._could_accept)
+
+    def of_new_spec(self, spec: Object) -> tuple[Reached, ...]:
+        """The same of a spec that is only now being written, without compiling anything: inside a decision.
+
+        A selector that no object in the cluster has carried yet narrows nothing: the request is judged by its class.
+        """
+        return self._of_spec(spec, lambda selector, driver: self._answers.get((selector, driver), True))
+
+    def _of_spec(self, spec: Object, could_accept: Callable[[str, str], bool]) -> tuple[Reached, ...]:
         found = []
         text_left = _TEXT
         for request in requests(spec):
@@ -98,13 +108,13 @@ class Reach:
             for alternative in request.alternatives:
                 if alternative.device_class in self._gated:
                     text_left -= sum(map(len, alternative.selectors))
-                why = self._why(alternative, too_long=text_left < 0)
+                why = self._why(alternative, could_accept, too_long=text_left < 0)
                 if why:
                     found.append(Reached(request.name, why))
                     break
         return tuple(found)
 
-    def _why(self, alternative: Alternative, *, too_long: bool) -> str:
+    def _why(self, alternative: Alternative, could_accept: Callable[[str, str], bool], *, too_long: bool) -> str:
         name = alternative.device_class
         if name in self._named:
             return f"device class {name} is one that the catalogue names"
@@ -117,7 +127,7 @@ class Reach:
         # A broad class, narrowed by the request's own selectors to another driver's devices, gives no gated one. More
         # than the driver is not looked at: whoever writes selectors must not choose how much work that is.
         for driver in self._drivers:
-            if all(self._could_accept(selector, driver) for selector in (*self._classes[name], *alternative.selectors)):
+            if all(could_accept(selector, driver) for selector in (*self._classes[name], *alternative.selectors)):
                 return f"device class {name} and its selectors can accept a device of driver {driver}"
         return ""
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_gate.admission import hostpath, void
+from dra_gate.admission.nodes import required_of, terms
 from dra_gate.admission.request import Request
 from dra_gate.kube import pod as pods
-from dra_gate.kube.raw import at, mapping, sequence, text
+from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.compile import DOMAIN as OUR_DOMAIN
 from dra_gate.policy.compile import NAME_PREFIX
 
+DRA_GROUP = "resource.k8s.io"
 DOMAIN = f"{OUR_DOMAIN}/"
 
 
@@ -45,6 +47,68 @@ def _asks(request: Request) -> bool:
 def _reserved(request: Request) -> bool:
     names = (text(at(request.object, "metadata", key)) for key in ("name", "generateName"))
     return any(name.startswith(NAME_PREFIX) for name in names)
+
+
+# Labels that every node has and that many Pods name. They tell no device node, whatever nodes there are.
+COMMON_NODE_LABELS = (
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+)
+_DAEMONS = "system:serviceaccount:kube-system:daemon-set-controller"
+# All controllers at once, where kube-controller-manager runs without --use-service-account-credentials.
+_ALL_CONTROLLERS = "system:kube-controller-manager"
+
+
+def written_affinity(request: Request, pod: Object) -> object:
+    """The Pod's required node affinity as far as its author wrote it, None for none.
+
+    The DaemonSet controller puts one term with the node's name in the place of whatever its template requires
+    (pkg/controller/daemon/util, ReplaceDaemonSetPodNodeNameNodeAffinity). It is told by who sends the Pod: an owner
+    reference can be written by anybody.
+    """
+    required = required_of(mapping(pod.get("spec")))
+    return None if _by_daemon_controller(request, pod) and _is_one_name(required) else required
+
+
+def chooses_nodes(selector: Object, required: object) -> bool:
+    """The node selector or the required affinity says more than the labels that every node has."""
+    return any(key not in COMMON_NODE_LABELS for key in selector) or any(
+        bool(sequence(mapping(term).get("matchFields")))
+        or any(
+            mapping(one).get("key") not in COMMON_NODE_LABELS for one in sequence(mapping(term).get("matchExpressions"))
+        )
+        for term in terms(required)
+    )
+
+
+def _by_daemon_controller(request: Request, pod: Object) -> bool:
+    return request.username == _DAEMONS or (
+        request.username == _ALL_CONTROLLERS
+        and any(
+            mapping(owner).get("kind") == "DaemonSet" and mapping(owner).get("controller") is True
+            for owner in sequence(at(pod, "metadata", "ownerReferences"))
+        )
+    )
+
+
+def _is_one_name(required: object) -> bool:
+    listed = list(terms(required))
+    return (
+        len(listed) == 1
+        and not sequence(mapping(listed[0]).get("matchExpressions"))
+        and len(sequence(mapping(listed[0]).get("matchFields"))) == 1
+    )
+
+
+def _chooses(request: Request) -> bool:
+    selector = mapping(at(request.object, "spec", "nodeSelector"))
+    return chooses_nodes(selector, written_affinity(request, request.object))
 
 
 def our_annotations(obj: object) -> dict[str, Any]:
@@ -205,3 +269,25 @@ OTHER_ALLOCATOR = Sign(
 )
 # While the settings put a variable on every container without a claim, no Pod is left aside.
 ANY_POD = Sign("any-pod", "true", lambda _: True)
+NAMES_NODE = Sign(
+    "names-its-node",
+    "has(object.spec.nodeName) && object.spec.nodeName != ''",
+    lambda request: bool(text(at(request.object, "spec", "nodeName"))),
+)
+_REQUIRED = "object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+_COMMON = ", ".join(f"'{label}'" for label in COMMON_NODE_LABELS)
+CHOOSES_NODES = Sign(
+    "chooses-nodes",
+    f"(has(object.spec.nodeSelector) && object.spec.nodeSelector.exists(k, !(k in [{_COMMON}]))) || "
+    f"(has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && has({_REQUIRED}) && "
+    f"{_REQUIRED}.nodeSelectorTerms.exists(t, (has(t.matchFields) && size(t.matchFields) > 0) || "
+    f"(has(t.matchExpressions) && t.matchExpressions.exists(e, !(e.key in [{_COMMON}])))) && "
+    f"!((request.userInfo.username == '{_DAEMONS}' || (request.userInfo.username == '{_ALL_CONTROLLERS}' && "
+    "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == 'DaemonSet' && "
+    f"has(o.controller) && o.controller))) && size({_REQUIRED}.nodeSelectorTerms) == 1 && "
+    f"{_REQUIRED}.nodeSelectorTerms.all(t, !(has(t.matchExpressions) && size(t.matchExpressions) > 0) && "
+    "has(t.matchFields) && size(t.matchFields) == 1)))",
+    _chooses,
+)
+# People rarely make claims and templates: each is looked at.
+IS_CLAIM = Sign("is-a-claim", f"request.resource.group == '{DRA_GROUP}'", lambda request: request.group == DRA_GROUP)

@@ -234,6 +234,7 @@ class World:
             known_classes=frozenset(self._reach.classes),
             templates=self._templates,
             claims=self._claims,
+            reached_by=self._reach.of_new_spec,
             used={**self._holdings.used, **self._fixed_used} if self._fixed_used else self._holdings.used,
             nodes=self._device_nodes.nodes,
             day=self._day(),

@@ -9,6 +9,9 @@ from dra_gate.kube.raw import Object, at, mapping, sequence, text
 
 ALL_MODE_DEVICES = 32  # an All request may take as many devices as a claim can hold: AllocationResultsMaxSize
 
+MAX_REQUESTS = 32  # DeviceRequestsMaxSize
+MAX_ALTERNATIVES = 8  # FirstAvailableDeviceRequestMaxSize
+
 
 class UnknownAllocationMode(ValueError):
     """A mode that this version does not know: refuse to guess what it takes (the API asks clients to)."""

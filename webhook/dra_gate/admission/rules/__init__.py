@@ -7,10 +7,15 @@ a file and naming it in `ALL`; the registry refuses two rules of one id.
 from __future__ import annotations
 
 from dra_gate.admission.rules import (
+    admin_access,
+    claim_annotation,
     device_annotation,
     foreign_claim,
+    group_claim,
+    handmade_claim,
     host_device,
     no_tenant,
+    node_pinning,
     node_pool,
     privileged,
     quota,
@@ -40,6 +45,11 @@ ALL = Registry(
         runtime_class.RULE,
         device_annotation.RULE,
         third_party_allocator.RULE,
+        handmade_claim.RULE,
+        admin_access.RULE,
+        claim_annotation.RULE,
+        group_claim.RULE,
+        node_pinning.RULE,
         node_pool.RULE,
         stamp.RULE,
         stamp_edit.RULE,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_gate.admission.rules.rule import Context, Rule
+from dra_gate.admission.rules.rule import CLAIM_CREATE, POD_CREATE, Context, Rule
 from dra_gate.admission.signs import RESERVED
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import at, text
 from dra_gate.policy.compile import NAME_PREFIX
-
-DRA_GROUP = "resource.k8s.io"
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -30,11 +28,7 @@ RULE = Rule(
     code="RESERVED_NAME",
     fields=("metadata.name", "metadata.generateName"),
     remedy=f"Choose a name that does not begin with {NAME_PREFIX}",
-    on=(
-        ("", "pods", "CREATE"),
-        (DRA_GROUP, "resourceclaims", "CREATE"),
-        (DRA_GROUP, "resourceclaimtemplates", "CREATE"),
-    ),
+    on=(*POD_CREATE, *CLAIM_CREATE),
     check=_check,
     as_written=True,
     signs=(RESERVED,),

@@ -10,7 +10,7 @@ from dra_gate.admission import convert
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.request import Request
 from dra_gate.admission.scope import Scope
-from dra_gate.admission.signs import Sign
+from dra_gate.admission.signs import DRA_GROUP, Sign
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import Object
 from dra_gate.policy.compile import Template
@@ -104,5 +104,9 @@ class Registry:
         return tuple(islice((finding for rule in rules for finding in rule.check(context)), MAX_FINDINGS))
 
 
+CLAIM_CREATE = (
+    (DRA_GROUP, "resourceclaims", "CREATE"),
+    (DRA_GROUP, "resourceclaimtemplates", "CREATE"),
+)
 POD_CREATE = (("", "pods", "CREATE"),)
 POD_UPDATE = (("", "pods", "UPDATE"),)
