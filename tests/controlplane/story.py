@@ -35,7 +35,7 @@ def tell(plane: ControlPlane) -> None:
     with story.chapter("Ways around the policy are refused"):
         template = {"devices": {"requests": [{"name": "any", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
         own = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "any-gpu"}}
-        story.api.create(own | {"spec": {"spec": template}}, TRAINING)
+        story.refused(TRAINING, own | {"spec": {"spec": template}})
         story.refused(TRAINING, _pod("own", claims=[{"name": "g", "resourceClaimTemplateName": "any-gpu"}]))
         story.refused(TRAINING, _pod("slice", limits={"nvidia.com/mig-1g.10gb": "1"}))
         story.refused(SERVING, _pod("many", limits={"nvidia.com/gpu": "9"}))
@@ -92,13 +92,13 @@ class _Story:
         self.api.delete("pods", name, namespace, grace=0)
         wait_for(lambda: self.api.find("pods", name, namespace) is None, _SECONDS, f"{name} to go")
 
-    def refused(self, namespace: str, pod: Object) -> None:
+    def refused(self, namespace: str, obj: Object) -> None:
         try:
-            self.api.create(pod, namespace)
+            self.api.create(obj, namespace)
         except ApiError as refused:
-            self.say(f"{namespace}/{pod['metadata']['name']}: {refused.message}")
+            self.say(f"{namespace}/{obj['metadata']['name']}: {refused.message}")
         else:
-            raise TimeoutError(f"{namespace}/{pod['metadata']['name']} was not refused")
+            raise TimeoutError(f"{namespace}/{obj['metadata']['name']} was not refused")
 
 
 def _pod(name: str, limits: Object | None = None, claims: list[Object] | None = None) -> Object:

@@ -19,7 +19,15 @@ from e2e import scene
 pytestmark = [pytest.mark.controlplane, pytest.mark.cluster]
 NAMESPACES = ("lilac-canary", "lilac-enforced")
 # Kinds of the environment and of case files that a plain control plane serves.
-CLUSTER_KINDS = ("Namespace", "DeviceClass", "ResourceSlice", "ResourceClaimTemplate", "ResourceClaim", "ConfigMap")
+CLUSTER_KINDS = (
+    "Namespace",
+    "Node",
+    "DeviceClass",
+    "ResourceSlice",
+    "ResourceClaimTemplate",
+    "ResourceClaim",
+    "ConfigMap",
+)
 GATE = "admission webhook"
 
 
@@ -46,8 +54,8 @@ def lilac(control_plane: ControlPlane) -> Iterator[Api]:
         scene.clear(api, *NAMESPACES)
         api.delete("clusterrolebindings", "cases")
         for obj in harness.environment():
-            if obj["kind"] in ("DeviceClass", "ResourceSlice"):
-                plural = "deviceclasses" if obj["kind"] == "DeviceClass" else "resourceslices"
+            if obj["kind"] in ("Node", "DeviceClass", "ResourceSlice"):
+                plural = "deviceclasses" if obj["kind"] == "DeviceClass" else obj["kind"].lower() + "s"
                 api.delete(plural, obj["metadata"]["name"], missing_ok=True)
 
 
@@ -132,13 +140,17 @@ def attempt(api: Api, pod: Object, known: list[Object]) -> tuple[Object | None, 
 
 
 def with_objects(api: Api, objects: list[Object]) -> None:
-    """Make the case's objects; a look-alike of one of the gate's own templates cannot even be made."""
+    """Make the case's objects; a look-alike of one of the gate's own templates cannot even be made.
+
+    Claims and templates for devices are refused to people: those of a case are there as if from before the gate.
+    """
+    before_the_gate = api.acting_as("system:kube-controller-manager", ["system:masters"])
     for obj in objects:
         if obj["metadata"].get("name", "").startswith("dra-gate-"):
             with pytest.raises(ApiError, match=r"RESERVED_NAME|field is immutable"):
                 api.apply(obj)
         elif obj["kind"] in CLUSTER_KINDS:
-            api.apply(servable(obj))
+            (before_the_gate if obj["kind"].startswith("ResourceClaim") else api).apply(servable(obj))
 
 
 def without_objects(api: Api, objects: list[Object]) -> None:

@@ -107,7 +107,12 @@ def test_the_api_server_takes_what_we_make_of_generated_pods(gate: Gate, api: Ap
     @hypothesis.given(generated.pods(valid=True))
     def collect(pod: Any) -> None:
         pod = json.loads(json.dumps(pod))
-        pod["spec"].pop("nodeSelector", None)
+        # A choice of nodes is refused, and owners without names are no owners to the API server.
+        for chosen in ("nodeSelector", "nodeName"):
+            pod["spec"].pop(chosen, None)
+        node_affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+        node_affinity.pop("requiredDuringSchedulingIgnoredDuringExecution", None)
+        pod["metadata"].pop("ownerReferences", None)
         for entry in pod["spec"].get("resourceClaims", []):
             if entry["resourceClaimTemplateName"] != "nics":
                 entry["resourceClaimTemplateName"] = own[len(entry["name"]) % len(own)]
