@@ -64,7 +64,8 @@ def command(
     """Print the mutating and the validating webhook configuration.
 
     They ask the gate about Pods with devices, or with a way around it, in namespaces that carry the label
-    dra-gate.io/lane, and about nothing else; the Pod goes on unchanged when mutating can't be asked, and is refused when validating can't.
+    dra-gate.io/lane, and about nothing else; the Pod goes on unchanged when mutating can't be asked, and is refused
+    when validating can't.
 
     \b
     Examples:
