@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional
+from click.testing import CliRunner
 from hypothesis import strategies as st
 
 from admission import pods, setting
@@ -17,6 +20,7 @@ from dra_gate.admission.mutate import mutate
 from dra_gate.admission.rules import ALL, Context
 from dra_gate.admission.scope import scope_of
 from dra_gate.admission.validate import validate
+from dra_gate.cli import webhooks
 
 WITHOUT_CLAIM = configurations(
     url="https://gate.example",
@@ -107,6 +111,17 @@ def test_every_new_pod_is_asked_about_where_the_variable_goes_on_every_container
         for operation, wanted in (("CREATE", True), ("UPDATE", asked_on_update)):
             data = {"object": setting.pod(), "oldObject": setting.pod(), "request": {"operation": operation}}
             assert program.eval(data=data).value() is wanted
+
+
+def test_the_command_reads_that_setting_from_the_policies(tmp_path: Path) -> None:
+    (tmp_path / "policies.yaml").write_bytes((setting.WORLD / "policies.yaml").read_bytes())
+    (tmp_path / "cluster.yaml").write_text(
+        "{apiVersion: policy.dra-gate.io/v1alpha1, kind: ClusterSettings, spec: {visibleDevicesVoid: withoutClaim}}"
+    )
+    asked = ["--url", "https://gate.example", "--policies", str(tmp_path), "-o", "json"]
+    done = CliRunner().invoke(webhooks.command, asked, catch_exceptions=False)
+    mutating = json.loads(done.stdout)["items"][0]["webhooks"][0]
+    assert mutating["matchConditions"] == WITHOUT_CLAIM[0]["webhooks"][0]["matchConditions"]
 
 
 @hypothesis.settings(max_examples=3000, deadline=None)

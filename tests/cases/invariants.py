@@ -99,7 +99,7 @@ def _strip_void(container: dict[str, Any], previous: dict[str, Any]) -> None:
     if env == earlier:
         return
     assert env == [*(earlier or []), VOID]
-    assert all(item.get("name") != VOID["name"] for item in earlier or [])
+    assert VOID["name"] not in [item.get("name") for item in earlier or [] if isinstance(item, dict)]
     container["env"] = earlier
     if "env" not in previous:
         del container["env"]
