@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_gate.policy.drivers import DRIVERS, Driver
 from dra_gate.policy.model import MAX_CANDIDATES, MAX_DEVICES
-from dra_gate.policy.schemas import KINDS, schema
+from dra_gate.policy.schemas import ALL_KINDS, schema
 
 _HEAD = """# Policy files
 
@@ -37,7 +37,7 @@ versions. Lines that start with `#` are comments.
 
 def page() -> str:
     """The reference page as Markdown."""
-    return "\n".join([_HEAD, *(line for kind in KINDS for line in _kind(schema(kind))), _RELEASED, *_drivers()])
+    return "\n".join([_HEAD, *(line for kind in ALL_KINDS for line in _kind(schema(kind))), _RELEASED, *_drivers()])
 
 
 def _kind(root: Mapping[str, Any]) -> Iterator[str]:
