@@ -63,6 +63,7 @@ def compare(before: PolicySet, after: PolicySet) -> tuple[Difference, ...]:
     found = [
         *_tenants(before, after),
         *_models(before, after),
+        *(change.of("whole cluster") for change in _gated(before, after)),
         *(change.of("cluster settings") for change in _settings(before, after)),
         *_unused(before, after),
     ]
@@ -88,7 +89,7 @@ def _tenants(before: PolicySet, after: PolicySet) -> Iterator[Difference]:
         where = f"tenant {name}"
         old = before.tenants.get(name)
         if old is None:
-            what = f"{new.policy} in {listed(new.namespaces)}, {_limit(new.quota.devices)} devices"
+            what = f"{new.policy} in {listed(new.namespaces)}, devices: {_limit(new.quota.devices)}"
             refs = dict.fromkeys(ref for namespace in new.namespaces for ref in new.valid_refs(namespace))
             models = dict.fromkeys(model for ref in refs for model in after.policies[ref].candidates)
             yield Difference(where, "tenant", NOTHING, what, "loosens", f"it may now get {listed(models)}")
@@ -226,7 +227,11 @@ def _floor(what: str, old: Any, new: Any, shown: Any) -> Iterator[_Change]:
         return
     before, after = (NOTHING if one is None else f"at least {shown(one)}" for one in (old, new))
     looser = new is None or (old is not None and new < old)
-    why = ("no floor any more" if new is None else "a lower floor") if looser else "a higher floor"
+    why = (
+        ("no floor any more" if new is None else "a lower floor")
+        if looser
+        else ("a new floor" if old is None else "a higher floor")
+    )
     yield _Change(what, before, after, "loosens" if looser else "tightens", why)
 
 
@@ -327,6 +332,26 @@ def covers(wide: str, narrow: str) -> bool:
     if end:
         return not narrow.startswith("*") and text.startswith(inner)
     return not narrow.endswith("*") and text.endswith(inner)
+
+
+def _gated(before: PolicySet, after: PolicySet) -> Iterator[_Change]:
+    """What the gate is about: the catalogue's drivers, and the domains of the names that policies serve. What no file
+    names is none of its business, so that taking out the last model of a driver opens that driver's devices.
+    """
+    for what, why, was, now in (
+        ("driver", "claims for its devices are judged", _drivers(before), _drivers(after)),
+        ("serves", "requests for resources of that domain are judged", _domains(before), _domains(after)),
+    ):
+        yield from _guarded(what, was, now, why)
+
+
+def _drivers(policy_set: PolicySet) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(model.driver for model in policy_set.models.values()))
+
+
+def _domains(policy_set: PolicySet) -> tuple[str, ...]:
+    served = (name for policy in policy_set.policies.values() for name in policy.serves)
+    return tuple(dict.fromkeys(name.partition("/")[0] for name in served))
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
