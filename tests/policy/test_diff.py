@@ -265,6 +265,15 @@ def test_reviews_tell_which_pods_move(tmp_path: Path) -> None:
     assert "2 of 4 recorded requests differ" in run(*arguments, "-o", "markdown").stdout
 
 
+def test_pods_that_a_policy_set_has_decided_before_are_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "pods.yaml"
+    file.write_text("{kind: Pod, metadata: {name: p, namespace: moss, annotations: {dra-gate.io/policy-set: x}}}")
+    pair = HERE / "diff" / "06-quotas"
+    result = run("diff", pair / "old", pair / "new", "--reviews", file)
+    assert "0 of 0 recorded requests differ" in result.stdout
+    assert "#0: skipped, a policy set has decided it before" in result.stderr
+
+
 def test_a_floor_moves_templates_only(tmp_path: Path) -> None:
     pair = HERE / "diff" / "02-constraints-removed"
     pods = json.loads(run("diff", pair / "old", pair / "new", "--reviews", recorded(tmp_path), "-o", "json").stdout)[

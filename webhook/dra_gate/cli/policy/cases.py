@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -92,22 +92,26 @@ def _run(folder: Path, tests: Sequence[Path]) -> _Run:
     except PolicyErrors as errors:
         click.echo("\n".join(f"{folder}/{error}" for error in errors.errors), err=True)
         raise click.exceptions.Exit(2) from None
-    results = tuple(_judge(case, policy_set) for case in cases)
+    worlds: dict[tuple[int, ...], World] = {}  # cases of one document share its facts
+    results = tuple(_judge(case, policy_set, worlds) for case in cases)
     return _Run(folder, results, coverage(policy_set, results))
 
 
-def _judge(case: Case, policy_set: PolicySet) -> Result:
-    world = World(policy_set)
-    gate(world, (policy_set,))
-    for manifest in case.facts:
-        world.apply(manifest)
-    for tenant, devices in case.used.items():
-        world.set_used(tenant, Charge(devices))
+def _judge(case: Case, policy_set: PolicySet, worlds: dict[tuple[int, ...], World]) -> Result:
+    key = tuple(map(id, case.facts))
+    if key not in worlds:
+        worlds[key] = World(policy_set)
+        gate(worlds[key], (policy_set,))
+        for manifest in case.facts:
+            worlds[key].apply(manifest)
+    facts = worlds[key].facts()
+    used = {tenant: Charge(devices) for tenant, devices in case.used.items()}
+    facts = replace(facts, used={**facts.used, **used})
     try:
         request = request_of(dict(case.document), (case.user, case.groups), case.namespace)
     except BadRequest as error:
         raise Failure(f"{case.place} {case.name}: {error}") from None
-    return examine(case, replay(request, world.facts()), policy_set, cluster_of(case.facts))
+    return examine(case, replay(request, facts), policy_set, cluster_of(case.facts))
 
 
 # -- output -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from pathlib import Path
 import click
 
 from dra_gate.admission.replay import Replay, moves, replay
-from dra_gate.admission.request import BadRequest
+from dra_gate.admission.request import BadRequest, Request
+from dra_gate.admission.sets import PolicySets
+from dra_gate.admission.stamp import POLICY_SET, stamp_on
 from dra_gate.cli.options import load_policies, world_from
 from dra_gate.cli.policy.cases import gate
 from dra_gate.cli.review import request_of
@@ -75,39 +77,47 @@ def diff_command(
         click.echo(_comment(differences, moved, judged), nl=False)
     else:
         click.echo(as_text(_report(differences, moved, judged, len(differences) + len(moved or ()))), nl=False)
-    if loosens(differences):
+    if _looser(differences, moved):
         raise click.exceptions.Exit(LOOSER)
 
 
 def _moved(
     before: PolicySet, after: PolicySet, reviews: Sequence[str], cluster: tuple[str, ...], namespace: str
 ) -> tuple[list[_Moved], int]:
-    worlds = []
-    for policy_set in (before, after):
-        world = World(policy_set)
-        if cluster:
-            world_from(world, cluster, None, None)
-        else:
-            gate(world, (before, after))
-        worlds.append(world)
-    old, new = (world.facts() for world in worlds)
-    found: list[_Moved] = []
-    judged = 0
+    world = World(before)
+    if cluster:
+        world_from(world, cluster, None, None)
+    else:
+        gate(world, (before, after))
+    requests: list[tuple[str, Request]] = []
     try:
         for document in read_manifests(reviews):
+            source = f"{document.source}#{document.index}"
             try:
                 request = request_of(document.value, ("", frozenset()), namespace)
             except BadRequest as error:
-                click.echo(f"warning: {document.source} document {document.index}: {error}", err=True)
+                click.echo(f"warning: {source}: {error}", err=True)
                 continue
-            judged += 1
-            was, now = replay(request, old), replay(request, new)
-            if words := moves(was, now):
-                pod = f"{request.namespace}/{request.name or display_name(request.object)}"
-                found.append(_Moved(f"{document.source}#{document.index}", pod, words, was, now))
+            if POLICY_SET in stamp_on(request.object):
+                click.echo(f"warning: {source}: skipped, a policy set has decided it before", err=True)
+                continue
+            requests.append((source, request))
     except InputError as error:
         raise click.UsageError(str(error)) from None
-    return found, judged
+    olds = [replay(request, world.facts()) for _, request in requests]
+    world.use(PolicySets(after))
+    news = [replay(request, world.facts()) for _, request in requests]
+    moved = [
+        _Moved(source, f"{request.namespace}/{request.name or display_name(request.object)}", words, old, new)
+        for (source, request), old, new in zip(requests, olds, news, strict=True)
+        if (words := moves(old, new))
+    ]
+    return moved, len(requests)
+
+
+def _looser(differences: Sequence[Difference], moved: Sequence[_Moved] | None) -> bool:
+    """Something loosens, or a recorded request that was refused is not refused any more."""
+    return loosens(differences) or any("deny" == one.before.verdict != one.after.verdict for one in moved or ())
 
 
 # -- output -----------------------------------------------------------------------------------------------------------
@@ -115,7 +125,7 @@ def _moved(
 
 def _entry(differences: Sequence[Difference], moved: Sequence[_Moved] | None, judged: int) -> dict[str, object]:
     entry: dict[str, object] = {
-        "loosens": loosens(differences),
+        "loosens": _looser(differences, moved),
         "differences": [asdict(difference) for difference in differences],
     }
     if moved is not None:
