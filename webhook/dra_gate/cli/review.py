@@ -96,7 +96,7 @@ def _entries(
     for document in documents:
         head = {"source": document.source, "index": document.index}
         try:
-            request = _request(document.value, sender, namespace)
+            request = request_of(document.value, sender, namespace)
         except BadRequest as error:
             kind = text(mapping(document.value).get("kind"))
             yield {**head, "kind": kind, "verdict": "invalid", "message": str(error)}
@@ -132,7 +132,7 @@ def _entry(value: Any, request: Request, judgement: Judgement) -> dict[str, Any]
     }
 
 
-def _request(value: Any, sender: tuple[str, frozenset[str]], namespace: str) -> Request:
+def request_of(value: Any, sender: tuple[str, frozenset[str]], namespace: str) -> Request:
     """The request that a document stands for. Raises BadRequest."""
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         raise BadRequest(400, "this document is no Kubernetes object: it has no kind")

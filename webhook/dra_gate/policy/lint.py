@@ -76,6 +76,13 @@ def lint(policy_set: PolicySet, cluster: Cluster) -> list[Finding]:
     return _Lint(policy_set, cluster).run()
 
 
+def offered(policy_set: PolicySet, policy: DevicePolicy, cluster: Cluster) -> list[tuple[str, Published, str]]:
+    """The published devices of each candidate's model, in order of preference: model, device, and the first word of the
+    policy that turns the device away, empty where it may be given.
+    """
+    return _Lint(policy_set, cluster).offered(policy)
+
+
 class _Lint:
     def __init__(self, policy_set: PolicySet, cluster: Cluster) -> None:
         self._set = policy_set
@@ -103,6 +110,15 @@ class _Lint:
         for policy in self._set.policies.values():
             self._policy(policy, by_model)
         return self._findings
+
+    def offered(self, policy: DevicePolicy) -> list[tuple[str, Published, str]]:
+        return [
+            (name, device, self._word(policy, model, device) or "")
+            for name in policy.candidates
+            for model in (self._set.models[name],)
+            for device in self._of_class(model.device_class)
+            if self._holds_all(model, Constraints(), device)
+        ]
 
     def _add(self, severity: str, code: str, place: Place | None, message: str) -> None:
         self._findings.append(Finding(severity, code, place, message))

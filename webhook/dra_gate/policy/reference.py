@@ -11,15 +11,15 @@ from typing import Any
 
 from dra_gate.policy.drivers import DRIVERS, Driver
 from dra_gate.policy.model import MAX_CANDIDATES, MAX_DEVICES
-from dra_gate.policy.schemas import KINDS, schema
+from dra_gate.policy.schemas import ALL_KINDS, schema
 
 _HEAD = """# Policy files
 
 <!-- Made by `python -m dra_gate.policy.reference` from webhook/dra_gate/policy/schema/. Do not edit. -->
 
 A policy folder holds `*.yaml` and `*.yml` files, each with one or more documents of the kinds below. They are loaded
-together into one policy set with one digest: all valid, or none used. Hidden files, sub-folders and a folder `tests/`
-are not read. Comments, file names and the order of documents do not change the digest.
+together into one policy set with one digest: all valid, or none used. Hidden files, sub-folders and a folder `tests/`,
+where PolicyTest stands, are not read. Comments, file names and the order of documents do not change the digest.
 
 The YAML is plain: no anchors and aliases, no tags, no duplicate keys, and quotes around words that YAML readers
 disagree on (`on`, `no`, `017`, `1:30`, `550.10`). `dra-gate policy lint DIR` reports everything that is wrong at once,
@@ -37,7 +37,7 @@ versions. Lines that start with `#` are comments.
 
 def page() -> str:
     """The reference page as Markdown."""
-    return "\n".join([_HEAD, *(line for kind in KINDS for line in _kind(schema(kind))), _RELEASED, *_drivers()])
+    return "\n".join([_HEAD, *(line for kind in ALL_KINDS for line in _kind(schema(kind))), _RELEASED, *_drivers()])
 
 
 def _kind(root: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import functools
 import importlib.resources
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -17,21 +17,24 @@ import jsonschema
 from dra_gate.policy.documents import Document, Path
 from dra_gate.policy.errors import PolicyError
 
+# What a policy set is made of.
 KINDS = ("DeviceCatalog", "DevicePolicy", "Tenant", "ClusterSettings", "PolicyException")
+TEST_KINDS = ("PolicyTest",)  # what stands in tests/ beside it
+ALL_KINDS = (*KINDS, *TEST_KINDS)
 
 
 @functools.cache
 def schema(kind: str) -> Mapping[str, Any]:
-    """The published JSON Schema of a kind. Raises KeyError for a kind that is not one of `KINDS`."""
-    if kind not in KINDS:
+    """The published JSON Schema of a kind. Raises KeyError for a kind that is not one of `ALL_KINDS`."""
+    if kind not in ALL_KINDS:
         raise KeyError(kind)
     text = importlib.resources.files("dra_gate.policy").joinpath("schema", f"{kind}.json").read_text(encoding="utf-8")
     loaded: Mapping[str, Any] = json.loads(text)
     return loaded
 
 
-def shape_errors(document: Document) -> list[PolicyError]:
-    """Everything that a document's schema refuses. A document of no known kind has one error: which kinds there are."""
+def shape_errors(document: Document, kinds: Sequence[str] = KINDS) -> list[PolicyError]:
+    """Everything that a document's schema refuses. A document of no such kind has one error: which there are."""
     value = document.value
     if not isinstance(value, dict):
         return [
@@ -40,11 +43,12 @@ def shape_errors(document: Document) -> list[PolicyError]:
             )
         ]
     kind = value.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
+    if not isinstance(kind, str) or kind not in kinds:
         if document.is_broken(("kind",)):
             return []
         found = "no kind" if "kind" not in value else f"kind {kind}"
-        return [PolicyError(document.at(("kind",)), found, f"write kind: {', '.join(KINDS[:-1])} or {KINDS[-1]}")]
+        known = " or ".join(part for part in (", ".join(kinds[:-1]), kinds[-1]) if part)
+        return [PolicyError(document.at(("kind",)), found, f"write kind: {known}")]
     errors = [error for problem in _validator(kind).iter_errors(value) for error in _explain(document, problem)]
     return list(dict.fromkeys(errors))
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import click
 
-from dra_gate.cli.policy import files, published
+from dra_gate.cli.policy import cases, diff, explain, files, published
 
 
 @click.group(name="policy")
 def command() -> None:
-    """Check, show and release policy files; publish them to a cluster, activate, go back.
+    """Check, explain, test and compare policy files; publish them to a cluster, activate, go back.
 
     \b
     Examples:
       dra-gate policy lint policies/
       dra-gate policy render policies/ --tenant research --count 2
+      dra-gate policy explain policies/
+      dra-gate policy diff main/policies/ policies/
       dra-gate policy publish policies/ --activate --note "H200 for research"
       dra-gate policy rollback
     """
@@ -23,6 +25,9 @@ def command() -> None:
 for verb in (
     files.lint_command,
     files.render_command,
+    explain.explain_command,
+    cases.test_command,
+    diff.diff_command,
     files.release_command,
     files.schema_command,
     published.publish_command,

@@ -22,7 +22,7 @@ from dra_gate.policy.errors import PolicyError
 from dra_gate.policy.lint import Cluster, Finding, cluster_of, lint, lint_exceptions
 from dra_gate.policy.load import RELEASED, PolicyErrors, load_with_warnings, read_folder, read_released
 from dra_gate.policy.model import MAX_DEVICES, PolicySet
-from dra_gate.policy.schemas import KINDS, schema
+from dra_gate.policy.schemas import ALL_KINDS, schema
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "bright_black"}
 _DRA = "/apis/resource.k8s.io/v1/"
@@ -125,7 +125,7 @@ def release_command(folder: Path) -> None:
 
 
 @click.command(name="schema")
-@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("kind", type=click.Choice(ALL_KINDS))
 def schema_command(kind: str) -> None:
     """Print the JSON Schema (draft 2020-12) of a kind, for editors and CI.
 

@@ -1,0 +1,297 @@
+"""`dra-gate policy diff`: ten prepared pairs, each word by itself, and the recorded Pods that a change moves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from dra_gate.cli.policy import command
+from dra_gate.policy.diff import compare, covers, loosens
+from dra_gate.policy.load import load_documents
+from dra_gate.policy.model import PolicySet
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PAIRS = sorted((HERE / "diff").iterdir())
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    return result
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_each_loosening_is_named_and_nothing_else(pair: Path) -> None:
+    expected = yaml.safe_load((pair / "loosens.yaml").read_text())
+    result = run("diff", pair / "old", pair / "new", "-o", "json")
+    told = json.loads(result.stdout)
+    found = [f"{one['where']} · {one['what']}" for one in told["differences"] if one["effect"] == "loosens"]
+    assert sorted(found) == sorted(expected)
+    assert result.exit_code == (3 if expected else 0)
+    assert told["loosens"] == bool(expected)
+    assert all(one["why"] for one in told["differences"])
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_nothing_differs_from_itself_and_what_loosens_one_way_tightens_the_other(pair: Path) -> None:
+    assert run("diff", pair / "old", pair / "old").exit_code == 0
+    assert "no difference in meaning" in run("diff", pair / "new", pair / "new").stdout
+    there, back = (
+        json.loads(run("diff", *sides, "-o", "json").stdout)["differences"]
+        for sides in ((pair / "old", pair / "new"), (pair / "new", pair / "old"))
+    )
+    ways = {(one["where"], one["what"], one["before"], one["after"]): one["effect"] for one in back}
+    for one in there:
+        if one["effect"] == "tightens" and one["what"] not in ("keepVersions", "canary", "tenant"):
+            assert ways[one["where"], one["what"], one["after"], one["before"]] == "loosens", one
+
+
+BASE = """
+apiVersion: policy.dra-gate.io/v1alpha1
+kind: DeviceCatalog
+models:
+- name: h100
+  deviceClassName: gpu.nvidia.com
+  products: ["NVIDIA H100*"]
+  memory: 81559Mi
+  architecture: Hopper
+  nodeLabels: {own.example/gpu: [h100]}
+- {name: a100, deviceClassName: gpu.nvidia.com, products: ["NVIDIA A100*"], memory: 81920Mi, architecture: Ampere}
+- {name: mi300, deviceClassName: gpu.amd.com, products: ["AMD MI300*"]}
+---
+apiVersion: policy.dra-gate.io/v1alpha1
+kind: DevicePolicy
+metadata: {name: train, version: 1}
+spec:
+  serves: [nvidia.com/gpu]
+  candidates: [h100, a100]
+  constraints: {memory: {min: 40Gi}, driverVersion: {min: 550.54.15}, architectures: [Hopper, Ampere], cel: ["true"]}
+---
+apiVersion: policy.dra-gate.io/v1alpha1
+kind: DevicePolicy
+metadata: {name: amd, version: 1}
+spec: {serves: [amd.com/gpu], candidates: [mi300]}
+---
+apiVersion: policy.dra-gate.io/v1alpha1
+kind: Tenant
+metadata: {name: fern}
+spec: {namespaces: [a, b], policy: train@1}
+---
+apiVersion: policy.dra-gate.io/v1alpha1
+kind: ClusterSettings
+spec: {visibleDevicesVoid: envFrom, deviceNodeLabels: ["nvidia.com/*"]}
+"""
+
+
+def a_set(text: str) -> PolicySet:
+    return load_documents({"policies.yaml": text.encode()})
+
+
+def edited(*edits: str) -> PolicySet:
+    text = BASE
+    for edit in edits:
+        old, _, new = edit.partition(" => ")
+        assert old in text, old
+        text = text.replace(old, new)
+    return a_set(text)
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        # One word at a time: what it says, and what its opposite would.
+        (["min: 40Gi => min: 39Gi"], ["loosens tenant fern memory"]),
+        (["min: 40Gi => min: 40960Mi"], []),
+        (["memory: {min: 40Gi}, => "], ["loosens tenant fern memory"]),
+        (["min: 550.54.15 => min: 550.54.15-rc.1"], ["loosens tenant fern driverVersion"]),
+        (["min: 550.54.15 => min: 550.127.08"], ["tightens tenant fern driverVersion"]),
+        (["architectures: [Hopper, Ampere], => "], ["loosens tenant fern architectures"]),
+        (["[Hopper, Ampere] => [Ampere, Hopper]"], []),
+        (
+            ["[Hopper, Ampere] => [Hopper, Blackwell]"],
+            ["loosens tenant fern architectures", "tightens tenant fern architectures"],
+        ),
+        (['cel: ["true"] => cel: ["true && true"]'], ["loosens tenant fern cel"]),
+        (['cel: ["true"] => cel: ["true", "1 == 1"]'], ["tightens tenant fern cel"]),
+        ([', cel: ["true"] => '], ["loosens tenant fern cel"]),
+        (["[h100, a100] => [a100, h100]"], ["changes tenant fern candidates"]),
+        (["[h100, a100] => [h100]"], ["tightens tenant fern candidates"]),
+        (["serves: [nvidia.com/gpu] => serves: [nvidia.com/gpu, nvidia.com/big]"], ["loosens tenant fern serves"]),
+        (
+            ["[h100, a100] => [h100]", "architecture: Ampere => architecture: Hopper"],
+            ["changes model a100 architecture", "tightens tenant fern candidates"],
+        ),
+        (['"NVIDIA H100*" => "NVIDIA H100*", "NVIDIA GH200"'], ["loosens model h100 products"]),
+        (['"NVIDIA H100*" => "NVIDIA H100 PCIe"'], ["tightens model h100 products"]),
+        (['products: ["NVIDIA H100*"] => selector: "true"'], ["loosens model h100 selector"]),
+        # What no file names any more is nobody's business, for the gate.
+        (["nodeLabels: {own.example/gpu: [h100]} => nodeLabels: {own.example/other: [h100]}"],
+         ["changes model h100 nodeLabels", "loosens cluster settings deviceNodeLabels",
+          "tightens cluster settings deviceNodeLabels"]),
+        (["serves: [amd.com/gpu] => serves: [nvidia.com/gpu]"],
+         ["changes policy amd@1 serves", "changes policy amd@1 serves", "loosens whole cluster serves"]),
+        (['deviceNodeLabels: ["nvidia.com/*"] => deviceNodeLabels: ["nvidia.com/gpu*"]'],
+         ["loosens cluster settings deviceNodeLabels"]),
+        (['deviceNodeLabels: ["nvidia.com/*"] => deviceNodeLabels: ["nvidia.com/gpu*", "nvidia*"]'],
+         ["tightens cluster settings deviceNodeLabels"]),
+        (['visibleDevicesVoid: envFrom => visibleDevicesVoid: "off"'],
+         ["loosens cluster settings visibleDevicesVoid"]),
+        (["visibleDevicesVoid: envFrom => visibleDevicesVoid: withoutClaim"],
+         ["tightens cluster settings visibleDevicesVoid"]),
+        # An empty allowance is not the same as none.
+        (["policy: train@1 => policy: train@1, quota: {devices: 0}"], ["tightens tenant fern quota.devices"]),
+        (["policy: train@1 => policy: train@1, weight: 3"], ["changes tenant fern weight"]),
+    ],
+)  # fmt: skip
+def test_one_word(edit: list[str], expected: list[str]) -> None:
+    found = compare(edited(), edited(*edit))
+    assert sorted(f"{one.effect} {one.where} {one.what}" for one in found) == expected
+
+
+def test_the_last_model_of_a_driver_taken_out_opens_its_devices() -> None:
+    amd = BASE.index("---", BASE.index("version: 1}\nspec:\n")), BASE.index("---\n", BASE.index("name: amd"))
+    without = BASE[: amd[0]] + BASE[amd[1] :]
+    without = "\n".join(line for line in without.splitlines() if "mi300" not in line)
+    found = {(one.where, one.what) for one in compare(edited(), a_set(without)) if one.effect == "loosens"}
+    assert found == {("whole cluster", "driver"), ("whole cluster", "serves")}
+
+
+def test_an_older_version_stays_nameable_after_an_upgrade_that_tightens() -> None:
+    newer = BASE.replace("version: 1}\nspec:\n", "version: 2}\nspec:\n").replace("40Gi", "60Gi")
+    document = BASE.split("---")[1]
+    after = a_set(f"{newer}\n---{document}".replace("policy: train@1", "policy: train@2, keepVersions: [1]"))
+    found = compare(edited(), after)
+    assert not loosens(found)
+    kept = next(one for one in found if one.what == "keepVersions")
+    assert "what is tighter in train@2 (memory) can be avoided" in kept.why
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "expected"),
+    [
+        ("*", "*a*", True), ("a*", "ab*", True), ("a*", "ab", True), ("a*", "*a", False), ("a*", "*", False),
+        ("*a", "ba", True), ("*a", "*ba", True), ("*a", "a*", False), ("*a*", "bab", True), ("*a*", "ba*", True),
+        ("*a*", "b*", False), ("a", "a", True), ("a", "a*", False), ("ab*", "a*", False), ("a*", "*a*", False),
+    ],
+)  # fmt: skip
+def test_covers(wide: str, narrow: str, expected: bool) -> None:
+    assert covers(wide, narrow) is expected
+
+
+# -- what is printed --------------------------------------------------------------------------------------------------
+
+
+def test_markdown_fits_a_comment_and_names_are_no_markup(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    (old / "p.yaml").write_text(BASE)
+    tenants = "".join(
+        f"---\napiVersion: policy.dra-gate.io/v1alpha1\nkind: Tenant\nmetadata: {{name: t{n}}}\n"
+        f"spec: {{namespaces: [{', '.join(f'{k}-{n}' + 'x' * 40 for k in 'nmop')}], policy: train@1}}\n"
+        for n in range(400)
+    )
+    hostile = BASE.replace("Ampere]", r'Ampere, "<img src=x> | [a](http://x) @all `b` \u202e"]')
+    (new / "p.yaml").write_text(hostile + tenants)
+    said = run("diff", old, new, "-o", "markdown").stdout
+    assert len(said) <= 60_000
+    assert "more that have no room here, " in said
+    row = next(line for line in said.splitlines() if "architectures" in line)
+    assert row.count(" | ") == 5
+    assert r"\<img src=x\> \| \[a\](http://x) &#64;all \`b\` " in row
+    assert "\u202e" not in said
+
+
+def test_text_of_a_difference() -> None:
+    pair = HERE / "diff" / "06-quotas"
+    said = run("diff", pair / "old", pair / "new").stdout
+    assert said.startswith("Policy: 3 differences loosen, 2 tighten, 1 changes\n")
+    assert "loosens   tenant fern  quota.devices      8         16        more at once\n" in said
+    assert max(map(len, said.splitlines())) <= 110
+
+
+# -- recorded reviews -------------------------------------------------------------------------------------------------
+
+
+def recorded(tmp_path: Path) -> Path:
+    def pod(name: str, namespace: str, **resources: Any) -> dict[str, Any]:
+        container = {"name": "c", "image": "i", "resources": {"limits": resources}}
+        metadata = {"name": name, "namespace": namespace}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "1",
+            "operation": "CREATE",
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": "moss",
+            "name": "recorded",
+            "object": pod("recorded", "moss", **{"nvidia.com/gpu": "5"}),
+        },
+    }
+    file = tmp_path / "reviews.yaml"
+    documents = [
+        pod("few", "fern-a", **{"nvidia.com/gpu": "2"}),
+        pod("many", "fern-a", **{"nvidia.com/gpu": "9"}),
+        review,
+        pod("plain", "fern-a", cpu="1"),
+    ]
+    file.write_text(yaml.safe_dump_all(documents))
+    return file
+
+
+def test_reviews_tell_which_pods_move(tmp_path: Path) -> None:
+    pair = HERE / "diff" / "06-quotas"
+    arguments = ("diff", pair / "old", pair / "new", "--reviews", recorded(tmp_path))
+    told = json.loads(run(*arguments, "-o", "json").stdout)
+    assert told["judged"] == 4
+    assert [
+        (one["pod"], one["differs"], one["before"]["verdict"], one["after"]["verdict"]) for one in told["pods"]
+    ] == [
+        ("fern-a/many", ["verdict", "reasons", "claims", "candidates", "templates"], "deny", "mutate"),
+        ("moss/recorded", ["verdict", "reasons", "claims", "candidates", "templates"], "mutate", "deny"),
+    ]
+    said = run(*arguments).stdout
+    assert "2 of 4 recorded requests differ" in said
+    assert "deny (QUOTA)" in said
+    assert "2 of 4 recorded requests differ" in run(*arguments, "-o", "markdown").stdout
+
+
+def test_pods_that_a_policy_set_has_decided_before_are_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "pods.yaml"
+    file.write_text("{kind: Pod, metadata: {name: p, namespace: moss, annotations: {dra-gate.io/policy-set: x}}}")
+    pair = HERE / "diff" / "06-quotas"
+    result = run("diff", pair / "old", pair / "new", "--reviews", file)
+    assert "0 of 0 recorded requests differ" in result.stdout
+    assert "#0: skipped, a policy set has decided it before" in result.stderr
+
+
+def test_a_floor_moves_templates_only(tmp_path: Path) -> None:
+    pair = HERE / "diff" / "02-constraints-removed"
+    pods = json.loads(run("diff", pair / "old", pair / "new", "--reviews", recorded(tmp_path), "-o", "json").stdout)[
+        "pods"
+    ]
+    assert [(one["pod"], one["differs"]) for one in pods] == [("fern-a/few", ["templates"])]
+
+
+def test_reviews_with_a_cluster(tmp_path: Path) -> None:
+    """Without namespaces in it nothing is gated, so that nothing moves."""
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("{apiVersion: v1, kind: Namespace, metadata: {name: fern-a}}")
+    pair = HERE / "diff" / "06-quotas"
+    result = run("diff", pair / "old", pair / "new", "--reviews", recorded(tmp_path), "--cluster", cluster)
+    assert "0 of 4 recorded requests differ" in result.stdout
+    missing = run("diff", pair / "old", pair / "new", "--reviews", tmp_path / "nowhere.yaml")
+    assert missing.exit_code == 2
+
+
+def test_example_policies_have_no_difference() -> None:
+    assert run("diff", ROOT / "policies", ROOT / "policies").stdout.startswith("Policy: no difference in meaning\n")
