@@ -86,6 +86,11 @@ spec: {namespaces: [a, b], policy: train@1}
 apiVersion: policy.dra-gate.io/v1alpha1
 kind: ClusterSettings
 spec: {visibleDevicesVoid: envFrom, deviceNodeLabels: ["nvidia.com/*"]}
+---
+apiVersion: policy.dra-gate.io/v1alpha1
+kind: PolicyException
+metadata: {name: profiler}
+spec: {rules: [privileged], users: [grace], namespaces: [a], reason: r, ticket: T-1, approver: x, expires: "2027-01-31"}
 """
 
 
@@ -144,6 +149,18 @@ def edited(*edits: str) -> PolicySet:
          ["loosens cluster settings visibleDevicesVoid"]),
         (["visibleDevicesVoid: envFrom => visibleDevicesVoid: withoutClaim"],
          ["tightens cluster settings visibleDevicesVoid"]),
+        (["expires: \"2027-01-31\" => expires: \"2027-02-01\""], ["loosens exception profiler expires"]),
+        (["expires: \"2027-01-31\" => expires: \"2027-01-30\""], ["tightens exception profiler expires"]),
+        (["rules: [privileged] => rules: [privileged, host-device]"], ["loosens exception profiler rules"]),
+        (["rules: [privileged] => rules: [host-device]"],
+         ["loosens exception profiler rules", "tightens exception profiler rules"]),
+        (["[a], reason => [a, b], reason"], ["loosens exception profiler namespaces"]),
+        (["users: [grace], => "], ["loosens exception profiler users"]),
+        (["users: [grace], => users: [grace, eve],"], ["loosens exception profiler users"]),
+        (["users: [grace], => users: [grace], owner: {kind: Job, name: p},"], ["tightens exception profiler owner"]),
+        (["ticket: T-1 => ticket: T-2"], ["changes exception profiler ticket"]),
+        (["name: profiler => name: tracer"],
+         ["loosens exception tracer exception", "tightens exception profiler exception"]),
         # An empty allowance is not the same as none.
         (["policy: train@1 => policy: train@1, quota: {devices: 0}"], ["tightens tenant fern quota.devices"]),
         (["policy: train@1 => policy: train@1, weight: 3"], ["changes tenant fern weight"]),

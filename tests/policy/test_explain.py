@@ -104,7 +104,6 @@ kind: ClusterSettings
 spec:
   visibleDevicesVoid: withoutClaim
   exemptUsers: ["system:serviceaccount:a:b"]
-  guardians: []
   deviceRuntimes: []
   workloads: [{group: kubeflow.org, resource: pytorchjobs, podTemplates: [spec.x]}]
   workloadVerdict: deny

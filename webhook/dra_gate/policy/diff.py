@@ -7,6 +7,7 @@ names that are not one within the other) the difference counts as one and its re
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from dra_gate.policy.model import (
     Constraints,
     DevicePolicy,
     Model,
+    PolicyException,
     PolicyRef,
     PolicySet,
     Quota,
@@ -65,6 +67,7 @@ def compare(before: PolicySet, after: PolicySet) -> tuple[Difference, ...]:
         *_models(before, after),
         *(change.of("whole cluster") for change in _gated(before, after)),
         *(change.of("cluster settings") for change in _settings(before, after)),
+        *_exceptions(before, after),
         *_unused(before, after),
     ]
     return tuple(sorted(found, key=lambda difference: EFFECTS.index(difference.effect)))
@@ -367,16 +370,16 @@ def _settings(before: PolicySet, after: PolicySet) -> Iterator[_Change]:
     )
     yield from _node_labels(before, after)
     yield from _strength("visibleDevicesVoid", old.visible_devices_void, new.visible_devices_void, _VOID)
-    for what, was, now, why in (
-        ("exemptUsers", sorted(old.exempt_users), sorted(new.exempt_users), "its Pods are not judged"),
-        ("guardians", old.guardians, new.guardians, "it may change what the gate stands on"),
-    ):
-        for name in _added(was, now):
-            yield _Change(what, NOTHING, name, "loosens", f"{why} now")
-        for name in _added(now, was):
-            yield _Change(what, name, NOTHING, "tightens", f"no longer: {why}")
+    yield from _permitted("exemptUsers", sorted(old.exempt_users), sorted(new.exempt_users), "its Pods are not judged")
     yield from _strength("workloadVerdict", old.workload_verdict, new.workload_verdict, _VERDICTS)
     yield from _workloads(old, new)
+
+
+def _permitted(what: str, old: Sequence[str], new: Sequence[str], why: str) -> Iterator[_Change]:
+    for name in _added(old, new):
+        yield _Change(what, NOTHING, name, "loosens", f"{why} now")
+    for name in _added(new, old):
+        yield _Change(what, name, NOTHING, "tightens", f"no longer: {why}")
 
 
 def _guarded(what: str, old: Sequence[str], new: Sequence[str], why: str) -> Iterator[_Change]:
@@ -426,6 +429,60 @@ def _workloads(old: Settings, new: Settings) -> Iterator[_Change]:
 
 def _paths(workloads: Sequence[Workload]) -> list[str]:
     return [f"{one.resource}.{one.group} {'.'.join(path)}" for one in workloads for path in one.pod_templates]
+
+
+# -- exceptions -------------------------------------------------------------------------------------------------------
+
+
+def _exceptions(before: PolicySet, after: PolicySet) -> Iterator[Difference]:
+    old, new = ({one.name: one for one in policy_set.exceptions} for policy_set in (before, after))
+    for name in dict.fromkeys((*old, *new)):
+        where = f"exception {name}"
+        if name not in old:
+            what, why = said(new[name]), f"{new[name].reason} ({new[name].ticket}, {new[name].approver})"
+            yield Difference(where, "exception", NOTHING, what, "loosens", why)
+        elif name not in new:
+            yield Difference(where, "exception", said(old[name]), NOTHING, "tightens", "its rules hold again")
+        else:
+            yield from (change.of(where) for change in _exception(old[name], new[name]))
+
+
+def _exception(old: PolicyException, new: PolicyException) -> Iterator[_Change]:
+    yield from _permitted("rules", old.rules, new.rules, "it does not count there")
+    yield from _permitted("namespaces", old.namespaces, new.namespaces, "the exception holds there")
+    if old.users and new.users:
+        yield from _permitted("users", old.users, new.users, "the exception holds for what they create")
+    elif old.users or new.users:
+        effect: Effect = "loosens" if old.users else "tightens"
+        yield _Change("users", listed(old.users) or "all", listed(new.users) or "all", effect, "who creates the Pod")
+    if old.owner != new.owner:
+        effect = "tightens" if old.owner is None else "loosens"
+        why = "other Pods are meant" if old.owner and new.owner else "whose Pods are meant"
+        yield _Change("owner", _owner(old), _owner(new), effect, why)
+    if old.expires != new.expires:
+        effect = "loosens" if new.expires > old.expires else "tightens"
+        yield _Change("expires", until(old), until(new), effect, "its last day")
+    for what in ("reason", "ticket", "approver"):
+        was, now = getattr(old, what), getattr(new, what)
+        if was != now:
+            yield _Change(what, was, now, "changes", "what it is based on")
+
+
+def _owner(exception: PolicyException) -> str:
+    return "all Pods" if exception.owner is None else " ".join(exception.owner)
+
+
+def until(exception: PolicyException) -> str:
+    """Its last day."""
+    return str(dt.date(1970, 1, 1) + dt.timedelta(days=exception.expires))
+
+
+def said(exception: PolicyException) -> str:
+    """What it lets pass, where and until when."""
+    whose = "" if exception.owner is None else f" for {_owner(exception)}"
+    by = f" created by {listed(exception.users)}" if exception.users else ""
+    rules, where = listed(exception.rules), listed(exception.namespaces)
+    return f"not {rules} in {where}{whose}{by}, until {until(exception)}"
 
 
 # -- policies that nobody uses ----------------------------------------------------------------------------------------

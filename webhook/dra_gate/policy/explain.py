@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from dra_gate.policy.diff import Difference, against
+from dra_gate.policy.diff import Difference, against, said
 from dra_gate.policy.meaning import contradiction
 from dra_gate.policy.model import MAX_DEVICES, DevicePolicy, PolicyRef, PolicySet, Settings, Tenant
 from dra_gate.policy.report import Heading, Items, Listing, Paragraph, Part, Report, Table
@@ -31,6 +31,7 @@ def explain(policy_set: PolicySet) -> Report:
             *_overview(policy_set),
             *_never(policy_set),
             *chain.from_iterable(_tenant(tenant, policy_set) for tenant in policy_set.tenants.values()),
+            *_exceptions(policy_set),
             *_settings(policy_set.settings),
         ),
     )
@@ -182,6 +183,18 @@ def _said(difference: Difference) -> str:
     return f"{difference.what} {difference.before} → {difference.after} ({difference.effect}: {difference.why})"
 
 
+# -- exceptions -------------------------------------------------------------------------------------------------------
+
+
+def _exceptions(policy_set: PolicySet) -> Iterator[Part]:
+    yield Heading(2, "Exceptions")
+    if not policy_set.exceptions:
+        yield Paragraph("There are none: every rule holds for every tenant.")
+        return
+    rows = tuple((one.name, said(one), one.reason, one.ticket, one.approver) for one in policy_set.exceptions)
+    yield Table(("Exception", "What does not count, where, until when", "Why", "Asked for in", "Approved by"), rows)
+
+
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
@@ -198,7 +211,6 @@ def _settings(settings: Settings) -> Iterator[Part]:
         ("Question", "Answer"),
         (
             ("Whose programs are not judged?", _names(sorted(settings.exempt_users), "Only the cluster's own parts.")),
-            ("Who may change what the gate stands on?", _names(settings.guardians, "Nobody but the gate itself.")),
             (
                 "Which ways of starting a program hand out devices without asking, and are refused?",
                 _names(settings.device_runtimes, "None is named."),

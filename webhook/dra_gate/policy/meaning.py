@@ -413,7 +413,6 @@ def read_settings(document: Document) -> Settings:
         device_node_labels=tuple(spec.get("deviceNodeLabels", default.device_node_labels)),
         visible_devices_void=spec.get("visibleDevicesVoid", default.visible_devices_void),
         exempt_users=frozenset(spec.get("exemptUsers", ())),
-        guardians=tuple(spec.get("guardians", default.guardians)),
         workloads=workloads,
         workload_verdict=spec.get("workloadVerdict", default.workload_verdict),
     )

@@ -159,7 +159,6 @@ class Settings:
     """What holds for all tenants. The defaults are what a folder without a ClusterSettings document gets.
 
     `device_runtimes` are RuntimeClass handlers, `device_node_labels` label keys (one `*` at the end allowed).
-    `guardians` are user names, groups with `group:` in front.
     """
 
     device_runtimes: tuple[str, ...] = ("nvidia", "nvidia-cdi", "nvidia-legacy", "nvidia-experimental")
@@ -179,7 +178,6 @@ class Settings:
     )
     visible_devices_void: str = "envFrom"  # or withoutClaim, off
     exempt_users: frozenset[str] = frozenset()
-    guardians: tuple[str, ...] = ("group:system:masters",)
     workloads: tuple[Workload, ...] = ()
     workload_verdict: str = "warn"  # or deny
 
