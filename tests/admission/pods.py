@@ -103,6 +103,9 @@ def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
         ),
         "nodeSelector": draw(maybe(st.dictionaries(st.sampled_from(["disk", "pool.example/name"]), st.just("render")))),
         "affinity": draw(maybe(affinities())),
+        "nodeName": draw(maybe(st.sampled_from(["n0", "n1"]))),
+        "schedulingGates": draw(maybe(st.lists(st.sampled_from(GATES), unique_by=lambda gate: gate["name"]))),
+        "ephemeralContainers": draw(maybe(st.lists(ephemeral_containers(), max_size=2))),
     }
     metadata: dict[str, Any] = {"name": draw(maybe(st.just("p")))}
     if metadata["name"] is _ABSENT:
@@ -120,6 +123,25 @@ def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": present(metadata), "spec": present(spec)}
     resolved: dict[str, Any] = setting.resolved(pod)
     return resolved
+
+
+GATES = [{"name": name} for name in ("dra-gate.io/grant", "dra-gate.io/other", "kueue.x-k8s.io/admission")]
+
+
+@st.composite
+def ephemeral_containers(draw: st.DrawFn) -> dict[str, Any]:
+    variables = st.sampled_from(
+        [{"name": "A"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "NVIDIA_DRIVER_CAPABILITIES"}]
+    )
+    return present(
+        {
+            "name": draw(st.sampled_from(["debugger", "other"])),
+            "securityContext": draw(maybe(st.sampled_from([{}, {"privileged": True}, {"privileged": False}]))),
+            "env": draw(maybe(st.lists(variables, min_size=1, max_size=2))),
+            "envFrom": draw(maybe(st.just([{"configMapRef": {"name": "m"}}]))),
+            "volumeMounts": draw(maybe(st.just([{"name": "v", "mountPath": "/v"}]))),
+        }
+    )
 
 
 @st.composite

@@ -61,14 +61,14 @@ def request(
     resource: tuple[str, str] = ("", "pods"),
     user: str = "ada@fern.example",
     groups: tuple[str, ...] = ("system:authenticated",),
-    subresource: str = "",
 ) -> Request:
+    """`resource` is group and resource, a subresource behind a slash."""
     return Request(
         uid="00000000-0000-4000-8000-000000000001",
         operation=operation,
         group=resource[0],
-        resource=resource[1],
-        subresource=subresource,
+        resource=resource[1].partition("/")[0],
+        subresource=resource[1].partition("/")[2],
         namespace=namespace,
         name="",
         username=user,

@@ -65,14 +65,18 @@ def selected(hook: dict[str, Any], obj: dict[str, Any], old: dict[str, Any], req
     return all(program.eval(data=data).value() is True for program in PROGRAMS[hook["name"]])
 
 
-USERS = st.sampled_from(["ada", "system:serviceaccount:dra-gate:dra-gate-controller", "system:kube-scheduler"])
+USERS = st.sampled_from(
+    ["ada", "system:serviceaccount:dra-gate:dra-gate-controller", "system:kube-scheduler", "system:node:n0"]
+)
 
 
 @hypothesis.settings(max_examples=1500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(
     pod=pods.pods(valid=True),
     old=pods.pods(valid=True),
-    operation=st.sampled_from(["CREATE", "UPDATE"]),
+    kind=st.sampled_from(
+        [("pods", "CREATE"), ("pods", "UPDATE"), ("pods/ephemeralcontainers", "UPDATE"), ("pods/resize", "UPDATE")]
+    ),
     name=st.sampled_from(["p", "dra-gate-p"]),
     user=USERS,
     groups=st.sampled_from([("system:authenticated",), ("system:nodes",)]),
@@ -81,7 +85,7 @@ USERS = st.sampled_from(["ada", "system:serviceaccount:dra-gate:dra-gate-control
 def test_offline_reaches_what_the_conditions_select(
     pod: dict[str, Any],
     old: dict[str, Any],
-    operation: str,
+    kind: tuple[str, str],
     name: str,
     user: str,
     groups: tuple[str, ...],
@@ -91,8 +95,11 @@ def test_offline_reaches_what_the_conditions_select(
     if mirror:
         pod["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
     facts = setting.facts()
-    asked = setting.request(pod, operation=operation, old=old, user=user, groups=groups)
-    raw = {"operation": operation, "userInfo": {"username": user, "groups": list(groups)}}
+    target, operation = kind
+    asked = setting.request(pod, operation=operation, old=old, user=user, groups=groups, resource=("", target))
+    raw: dict[str, Any] = {"operation": operation, "userInfo": {"username": user, "groups": list(groups)}}
+    if asked.subresource:  # AdmissionRequest leaves it out where there is none
+        raw["subResource"] = asked.subresource
     assert reaches(asked, facts) == selected(VALIDATING[0], pod, old, raw)
 
 

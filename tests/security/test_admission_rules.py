@@ -62,8 +62,8 @@ def response(route: Route, obj: dict[str, Any], namespace: str = "fern-dev", **f
 # -- which requests are asked about -----------------------------------------------------------------------------------
 
 
-def test_rules_name_three_resources_and_nothing_by_pattern() -> None:
-    """No subresource, no webhook configuration, no review of who somebody is or what they may do."""
+def test_rules_name_few_resources_and_nothing_by_pattern() -> None:
+    """Two subresources that could add to a Pod, no webhook configuration, no review of who one is or what one may do."""
     mutating, validating = configurations(url="https://gate.example", ca_bundle=b"pem", writers=GATE_WRITERS)
     asked = {
         (group, version, resource, operation)
@@ -77,6 +77,8 @@ def test_rules_name_three_resources_and_nothing_by_pattern() -> None:
     assert asked == {
         ("", "v1", "pods", "CREATE"),
         ("", "v1", "pods", "UPDATE"),
+        ("", "v1", "pods/ephemeralcontainers", "UPDATE"),
+        ("", "v1", "pods/resize", "UPDATE"),
         ("resource.k8s.io", "v1", "resourceclaims", "CREATE"),
         ("resource.k8s.io", "v1", "resourceclaimtemplates", "CREATE"),
     }

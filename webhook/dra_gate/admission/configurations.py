@@ -14,7 +14,7 @@ from dra_gate.admission.facts import LANE_LABEL, Facts
 from dra_gate.admission.request import Request
 from dra_gate.admission.rules import ALL
 from dra_gate.admission.rules.reserved_name import DRA_GROUP
-from dra_gate.admission.scope import is_mirror, scope_of
+from dra_gate.admission.scope import NODE_USER, is_mirror, scope_of
 from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED, Sign, any_of
 from dra_gate.kube import pod as pods
 from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED
@@ -30,6 +30,7 @@ GATE_WRITERS = (
 MUTATE_SECONDS = 2
 VALIDATE_SECONDS = 3
 
+_SUBRESOURCES = ("ephemeralcontainers", "resize")  # of Pods: `pods` does not include them
 _CLAIM_KINDS = ("resourceclaims", "resourceclaimtemplates")
 # These make claims for everybody, and a refusal would block the scheduler: they are never asked about.
 _CLAIM_MAKERS = (
@@ -41,7 +42,8 @@ _CLAIM_MAKERS = (
 
 _NOT_MIRROR = (
     "!('system:nodes' in request.userInfo.groups && has(object.metadata.annotations) && "
-    f"'{pods.MIRROR_ANNOTATION}' in object.metadata.annotations)"
+    f"'{pods.MIRROR_ANNOTATION}' in object.metadata.annotations && has(object.spec.nodeName) && "
+    f"object.spec.nodeName != '' && request.userInfo.username == '{NODE_USER}' + object.spec.nodeName)"
 )
 # What mutate changes; what validate denies is said by its rules.
 MUTATED: tuple[Sign, ...] = (CLAIMS, STAMPED, ASKS)
@@ -79,16 +81,11 @@ def configurations(
     validating = _webhook(
         "validate.dra-gate.io",
         client("validate"),
-        [{**pods_rule, "operations": ["CREATE", "UPDATE"]}],
         [
-            own,
-            ("not-a-mirror-pod", _NOT_MIRROR),
-            (
-                "devices",
-                f"request.operation == 'UPDATE' ? ({any_of(ALL.signs('', 'pods', 'UPDATE'))}) : "
-                f"({any_of(ALL.signs('', 'pods', 'CREATE'))})",
-            ),
+            {**pods_rule, "operations": ["CREATE", "UPDATE"]},
+            {**pods_rule, "resources": [f"pods/{name}" for name in _SUBRESOURCES], "operations": ["UPDATE"]},
         ],
+        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", _pods_shown())],
         failure_policy="Fail",
         seconds=VALIDATE_SECONDS,
     )
@@ -129,6 +126,16 @@ def configurations(
     ]
 
 
+def _pods_shown() -> str:
+    """CEL: the request for a Pod or one of its subresources shows a sign of the rules that are about it."""
+    shown = f"request.operation == 'UPDATE' ? ({any_of(ALL.signs('', 'pods', 'UPDATE'))}) : "
+    shown += f"({any_of(ALL.signs('', 'pods', 'CREATE'))})"
+    for name in _SUBRESOURCES:
+        signs = any_of(ALL.signs("", f"pods/{name}", "UPDATE"))
+        shown = f"has(request.subResource) && request.subResource == '{name}' ? ({signs}) : ({shown})"
+    return shown
+
+
 def _webhook(
     name: str,
     client: dict[str, Any],
@@ -167,12 +174,12 @@ def reaches(request: Request, facts: Facts) -> bool:
 
     A namespace that the files do not name is not gated: offline, no API server has selected it.
     """
-    if request.username in facts.writers or request.subresource or is_mirror(request):
+    if request.username in facts.writers or is_mirror(request):
         return False
     if request.namespace not in facts.namespaces or scope_of(request.namespace, facts) is None:
         return False
     if request.resource in _CLAIM_KINDS and request.username in _CLAIM_MAKERS:
         return False
-    return any(sign.shown(request) for sign in ALL.signs(request.group, request.resource, request.operation)) or (
+    return any(sign.shown(request) for sign in ALL.signs(request.group, request.target, request.operation)) or (
         request.is_about("", "pods", "CREATE") and any(sign.shown(request) for sign in MUTATED)
     )

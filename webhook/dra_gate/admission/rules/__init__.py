@@ -7,12 +7,16 @@ a file and naming it in `ALL`; the registry refuses two rules of one id.
 from __future__ import annotations
 
 from dra_gate.admission.rules import (
+    ephemeral_container,
     foreign_claim,
+    grant_gate,
+    grant_gate_edit,
     no_tenant,
     node_pool,
     quota,
     raw_device_request,
     reserved_name,
+    resize,
     stamp,
     stamp_edit,
     unknown_lane,
@@ -29,6 +33,10 @@ ALL = Registry(
         node_pool.RULE,
         stamp.RULE,
         stamp_edit.RULE,
+        grant_gate.RULE,
+        grant_gate_edit.RULE,
+        ephemeral_container.RULE,
+        resize.RULE,
         quota.RULE,
     )
 )
