@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from dra_gate.admission.request import Request
 from dra_gate.cluster.facts import World
 from dra_gate.cluster.files import load_manifests
 from dra_gate.policy.load import load_documents
-from dra_gate.policy.model import PolicyRef, PolicySet
+from dra_gate.policy.model import PolicyRef, PolicySet, Settings
 
 WORLD = Path(__file__).parent / "world"
 _TEMPLATE = re.compile(r"<(\w+): (\w+)@(\d+) x(\d+)>")  # <fern: train@2 x1>: the compiled template's name
@@ -35,6 +36,11 @@ def world(*objects: dict[str, Any]) -> World:
 @cache
 def facts() -> Facts:
     return world().facts()
+
+
+def with_settings(known: Facts, settings: Settings) -> Facts:
+    """The same facts under other settings of the cluster."""
+    return replace(known, policy_set=replace(known.policy_set, settings=settings))
 
 
 def template_name(tenant: str, policy: str, version: int, count: int) -> str:

@@ -7,6 +7,7 @@ would change: a Pod that asks for no device is admitted whether the gate is up o
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,19 @@ from dra_gate.admission.request import Request
 from dra_gate.admission.rules import ALL
 from dra_gate.admission.rules.reserved_name import DRA_GROUP
 from dra_gate.admission.scope import NODE_USER, is_mirror, scope_of
-from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED, Sign, any_of
+from dra_gate.admission.signs import ASKS, CLAIMS, RESERVED, STAMPED, Sign, any_of
+from dra_gate.admission.workloads import (
+    CONTROLLER_MANAGER,
+    CONTROLLER_PREFIX,
+    CONTROLLER_SUFFIX,
+    by_a_controller,
+    pod_requests,
+    workload_in,
+)
 from dra_gate.kube import pod as pods
+from dra_gate.kube.workload import BUILT_IN
 from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED
+from dra_gate.policy.model import Workload as CustomWorkload
 
 # Sorted last: a webhook whose conditions were false in its turn is not called again when a later one adds a device
 # container, and configurations run in the order of their names (measured on 1.37.2).
@@ -55,9 +66,11 @@ def configurations(
     service: tuple[str, str, int] | None = None,
     ca_bundle: bytes,
     writers: Sequence[str],
+    workloads: Sequence[CustomWorkload] = (),
 ) -> list[dict[str, Any]]:
     """MutatingWebhookConfiguration and ValidatingWebhookConfiguration, by `url` (`https://host:port`) or by `service`
-    (namespace, name, port). `ca_bundle` is PEM; `writers` are the gate's own accounts, which it never judges.
+    (namespace, name, port). `ca_bundle` is PEM; `writers` are the gate's own accounts, which it never judges;
+    `workloads` are kinds beside the built-in ones whose Pods' verdict is told when they are applied.
     """
 
     def client(route: str) -> dict[str, Any]:
@@ -108,6 +121,22 @@ def configurations(
         failure_policy="Fail",
         seconds=VALIDATE_SECONDS,
     )
+    told = _webhook(
+        "workloads.dra-gate.io",
+        client("validate"),
+        _workload_rules(workloads),
+        [
+            _not_by([*writers, CONTROLLER_MANAGER]),
+            (
+                "not-by-a-controller",
+                f"!(request.userInfo.username.startsWith('{CONTROLLER_PREFIX}') && "
+                f"request.userInfo.username.endsWith('{CONTROLLER_SUFFIX}'))",
+            ),
+            ("devices", _templates_shown(custom=bool(workloads))),
+        ],
+        failure_policy="Ignore",  # Pods are judged in any case: no workload has to wait for us
+        seconds=MUTATE_SECONDS,
+    )
     meta = {"name": NAME, "labels": {"app.kubernetes.io/name": "dra-gate"}}
     api = "admissionregistration.k8s.io/v1"
     return [
@@ -121,7 +150,7 @@ def configurations(
             "apiVersion": api,
             "kind": "ValidatingWebhookConfiguration",
             "metadata": meta,
-            "webhooks": [validating, claims],
+            "webhooks": [validating, claims, told],
         },
     ]
 
@@ -134,6 +163,46 @@ def _pods_shown() -> str:
         signs = any_of(ALL.signs("", f"pods/{name}", "UPDATE"))
         shown = f"has(request.subResource) && request.subResource == '{name}' ? ({signs}) : ({shown})"
     return shown
+
+
+def _workload_rules(custom: Sequence[CustomWorkload]) -> list[dict[str, Any]]:
+    """One rule a group; settings name no versions, and a kind may have several."""
+    versions = {kind.group: ["v1"] for kind in BUILT_IN}
+    resources: dict[str, list[str]] = {}
+    asked = [(kind.group, kind.resource) for kind in BUILT_IN] + [(one.group, one.resource) for one in custom]
+    for group, resource in dict.fromkeys(asked):
+        resources.setdefault(group, []).append(resource)
+    return [
+        {
+            "apiGroups": [group],
+            "apiVersions": versions.get(group, ["*"]),
+            "resources": names,
+            "operations": ["CREATE", "UPDATE"],
+            "scope": "Namespaced",
+        }
+        for group, names in resources.items()
+    ]
+
+
+def _templates_shown(*, custom: bool) -> str:
+    """CEL: a built-in workload's Pod template is new or changed, and shows a sign; custom kinds show theirs anyhow.
+
+    The list of one gives the template a name, by which the signs are said of it. A template may have no metadata; the
+    name that a sign speaks of is the workload's.
+    """
+
+    def template(obj: str) -> str:
+        return f"(has({obj}.spec.jobTemplate) ? {obj}.spec.jobTemplate.spec.template : {obj}.spec.template)"
+
+    signs = ALL.signs("", "pods", "CREATE")
+    shown = any_of(sign for sign in signs if sign is not RESERVED)
+    shown = re.sub(r"\bhas\(object\.metadata\.(\w+)\)", r"(has(template.metadata) && has(template.metadata.\1))", shown)
+    shown = re.sub(r"\bobject\.", "template.", shown)
+    changed = f"(request.operation == 'CREATE' || {template('object')} != {template('oldObject')})"
+    named = " || ".join(f"({sign.condition})" for sign in signs if sign is RESERVED)
+    condition = f"{changed} && ({named} || [{template('object')}].exists(template, {shown}))"
+    groups = list(dict.fromkeys(kind.group for kind in BUILT_IN))
+    return f"!(request.resource.group in {groups}) || ({condition})" if custom else condition
 
 
 def _webhook(
@@ -180,6 +249,13 @@ def reaches(request: Request, facts: Facts) -> bool:
         return False
     if request.resource in _CLAIM_KINDS and request.username in _CLAIM_MAKERS:
         return False
+    workload = workload_in(request, facts.policy_set.settings)
+    if workload is not None:
+        if by_a_controller(request.username):
+            return False
+        signs = ALL.signs("", "pods", "CREATE")
+        made = (pod_request for _, pod_request in pod_requests(request, workload))
+        return workload.kind is None or any(sign.shown(one) for one in made for sign in signs)
     return any(sign.shown(request) for sign in ALL.signs(request.group, request.target, request.operation)) or (
         request.is_about("", "pods", "CREATE") and any(sign.shown(request) for sign in MUTATED)
     )

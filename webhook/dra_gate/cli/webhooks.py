@@ -40,7 +40,8 @@ class _Dumper(yaml.SafeDumper):
 @click.option(
     "--policies",
     metavar="DIR",
-    help="Check first that these policies load: in front of a gate without any, every device Pod is refused.",
+    help="Check first that these policies load: in front of a gate without any, every device Pod is refused. The kinds "
+    "under their spec.workloads are asked about too.",
 )
 @click.option(
     "--writer",
@@ -72,13 +73,13 @@ def command(
     """
     if (url is None) == (service is None):
         raise click.UsageError("say where the gate is: either --url or --service")
-    if policies is not None:
-        load_policies(policies)
+    workloads = () if policies is None else load_policies(policies).settings.workloads
     made = configurations(
         url=None if url is None else _checked_url(url),
         service=None if service is None else _checked_service(service),
         ca_bundle=b"" if ca_file is None else _checked_bundle(ca_file),
         writers=writers,
+        workloads=workloads,
     )
     if ca_file is None:
         for hook in (hook for one in made for hook in one["webhooks"]):
