@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from admission import setting
 from dra_gate.admission.facts import Facts
@@ -14,6 +15,7 @@ from dra_gate.admission.judge import judge
 from dra_gate.admission.request import respond
 from dra_gate.admission.review import answer
 from dra_gate.admission.workloads import MAX_TEMPLATES, judge_workload, pod_requests, workload_in
+from dra_gate.cli.review import command
 from dra_gate.policy.model import Settings, Workload
 
 ROWS = setting.load_table(Path(__file__).parent / "workloads.yaml")
@@ -114,3 +116,61 @@ def test_over_the_wire(route: Any) -> None:
     assert response["allowed"] is True
     assert ("warnings" in response) == (route == "validate")
     assert given.record.verdict == ("warn" if route == "validate" else "ignore")
+
+
+def test_review_of_a_workload_tells_what_becomes_of_its_pods(tmp_path: Path) -> None:
+    """One entry a Pod template, whatever the cluster says at apply; a recorded review has its answer."""
+    settings = {
+        "apiVersion": "policy.dra-gate.io/v1alpha1",
+        "kind": "ClusterSettings",
+        "spec": {
+            "workloads": [
+                {
+                    "group": "ray.io",
+                    "resource": "rayclusters",
+                    "podTemplates": ["spec.headGroupSpec.template", "spec.workerGroupSpecs.*.template"],
+                }
+            ]
+        },
+    }
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "settings.yaml").write_text(json.dumps(settings))
+    (tmp_path / "policies" / "world.yaml").write_text((setting.WORLD / "policies.yaml").read_text())
+    head, worker = ({"template": {"spec": {"containers": [setting.asking(count)]}}} for count in ("1", "all"))
+    ray = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": "r", "namespace": "fern-dev"},
+        "spec": {"headGroupSpec": head, "workerGroupSpecs": [head, worker]},
+    }
+    recorded = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u",
+            "operation": "CREATE",
+            "resource": {"group": "ray.io", "version": "v1", "resource": "rayclusters"},
+            "namespace": "fern-dev",
+            "userInfo": {"username": "ada"},
+            "object": ray,
+        },
+    }
+    made = deployment(containers=[setting.asking("all")])
+    made["metadata"]["namespace"] = "fern-dev"
+    (tmp_path / "in.json").write_text(json.dumps({"kind": "List", "items": [ray, recorded, made]}))
+    arguments = ["--policies", str(tmp_path / "policies"), "--cluster", str(setting.WORLD / "cluster.yaml")]
+    done = CliRunner().invoke(command, [*arguments, "-o", "json", str(tmp_path / "in.json")])
+    assert done.exit_code == 1, done.output
+    assert [(entry["kind"], entry.get("template"), entry["verdict"]) for entry in json.loads(done.stdout)] == [
+        ("RayCluster", "spec.headGroupSpec.template", "mutate"),
+        ("RayCluster", "spec.workerGroupSpecs[0].template", "mutate"),
+        ("RayCluster", "spec.workerGroupSpecs[1].template", "deny"),
+        ("RayCluster", None, "admit"),
+        ("Deployment", "spec.template", "deny"),
+    ]
+    told = json.loads(done.stdout)[3]["warnings"]
+    assert len(told) == 1
+    assert "spec.workerGroupSpecs[1].template.spec.containers[0].resources.limits[nvidia.com/gpu]" in told[0]
+    read = CliRunner().invoke(command, [*arguments, str(tmp_path / "in.json")]).output
+    assert "RayCluster fern-dev/r- spec.workerGroupSpecs[1].template  (" in read
+    assert "Deployment fern-dev/web-  (" in read

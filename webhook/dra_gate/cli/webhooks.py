@@ -64,7 +64,8 @@ def command(
     """Print the mutating and the validating webhook configuration.
 
     They ask the gate about Pods with devices in namespaces that carry the label dra-gate.io/lane, and about nothing
-    else; the Pod goes on unchanged when mutating can't be asked, and is refused when validating can't.
+    else; the Pod goes on unchanged when mutating can't be asked, and is refused when validating can't. Workloads of
+    such Pods get warnings when they are applied, and go on when the gate can't be asked.
 
     \b
     Examples:
