@@ -142,7 +142,7 @@ def workload(resource: str, pod: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"name": pod["metadata"].get("name", "w")}, "spec": spec}
 
 
-@hypothesis.settings(max_examples=500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=300, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(
     pod=pods.pods(valid=True),
     other=pods.pods(valid=True),

@@ -205,7 +205,7 @@ def test_a_template_that_goes_takes_its_weight_along() -> None:
     assert world.facts().used["moss"].devices == 0
 
 
-@hypothesis.settings(max_examples=500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=300, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(
     old=pods.pods(valid=True),
     new=pods.pods(valid=True),

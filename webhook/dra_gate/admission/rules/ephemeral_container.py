@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from posixpath import normpath
 from typing import Any
 
+import msgspec
+
 from dra_gate.admission.rules.rule import Context, Rule, is_going
 from dra_gate.admission.signs import EPHEMERAL_REACH, VISIBLE_DEVICES
 from dra_gate.admission.verdict import Finding
@@ -22,7 +24,7 @@ def _check(context: Context) -> Iterator[Finding]:
         return
     # Ephemeral containers are added and never changed (core validation): those that were there are not judged again.
     old = sequence(at(context.request.old_object, "spec", "ephemeralContainers"))
-    before = {text(at(container, "name")): container for container in old}
+    before = {_written(container) for container in old}
     host_volumes = {
         text(at(volume, "name")): text(at(volume, "hostPath", "path"))
         for volume in sequence(at(context.object, "spec", "volumes"))
@@ -30,7 +32,7 @@ def _check(context: Context) -> Iterator[Finding]:
     }
     for index, raw in enumerate(sequence(at(context.object, "spec", "ephemeralContainers"))):
         container = mapping(raw)
-        if before.get(text(container.get("name"))) == raw:
+        if _written(raw) in before:
             continue
         for code, field, problem in (
             *_privileged(container),
@@ -38,6 +40,10 @@ def _check(context: Context) -> Iterator[Finding]:
             *_host_devices(container, host_volumes),
         ):
             yield RULE.finding(f"spec.ephemeralContainers[{index}].{field}", problem, code=code)
+
+
+def _written(container: object) -> bytes:
+    return msgspec.json.encode(container, order="sorted")
 
 
 def _privileged(container: Mapping[str, Any]) -> Iterator[_Found]:
