@@ -62,9 +62,9 @@ PROGRAMS = {
 }
 
 WITH_CUSTOM: dict[str, Any] = {
-    **configurations(url="https://gate.example", ca_bundle=b"pem", writers=GATE_WRITERS, workloads=[CUSTOM])[1][
-        "webhooks"
-    ][2],
+    **configurations(
+        url="https://gate.example", ca_bundle=b"pem", writers=GATE_WRITERS, settings=Settings(workloads=(CUSTOM,))
+    )[1]["webhooks"][2],
     "name": "workloads, with custom kinds",
 }
 PROGRAMS[WITH_CUSTOM["name"]] = [

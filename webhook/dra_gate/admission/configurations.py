@@ -27,8 +27,7 @@ from dra_gate.admission.workloads import (
 )
 from dra_gate.kube import pod as pods
 from dra_gate.kube.workload import BUILT_IN
-from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED
-from dra_gate.policy.model import Workload as CustomWorkload
+from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED, Settings, Workload
 
 # Sorted last: a webhook whose conditions were false in its turn is not called again when a later one adds a device
 # container, and configurations run in the order of their names (measured on 1.37.2).
@@ -66,12 +65,13 @@ def configurations(
     service: tuple[str, str, int] | None = None,
     ca_bundle: bytes,
     writers: Sequence[str],
-    workloads: Sequence[CustomWorkload] = (),
+    settings: Settings | None = None,
 ) -> list[dict[str, Any]]:
     """MutatingWebhookConfiguration and ValidatingWebhookConfiguration, by `url` (`https://host:port`) or by `service`
-    (namespace, name, port). `ca_bundle` is PEM; `writers` are the gate's own accounts, which it never judges;
-    `workloads` are kinds beside the built-in ones whose Pods' verdict is told when they are applied.
+    (namespace, name, port). `ca_bundle` is PEM; `writers` are the gate's own accounts, which it never judges. Without
+    the policies' `settings` they are the defaults.
     """
+    settings = settings or Settings()
 
     def client(route: str) -> dict[str, Any]:
         bundle = {"caBundle": base64.b64encode(ca_bundle).decode("ascii")}
@@ -124,7 +124,7 @@ def configurations(
     told = _webhook(
         "workloads.dra-gate.io",
         client("validate"),
-        _workload_rules(workloads),
+        _workload_rules(settings.workloads),
         [
             _not_by([*writers, CONTROLLER_MANAGER]),
             (
@@ -132,7 +132,7 @@ def configurations(
                 f"!(request.userInfo.username.startsWith('{CONTROLLER_PREFIX}') && "
                 f"request.userInfo.username.endsWith('{CONTROLLER_SUFFIX}'))",
             ),
-            ("devices", _templates_shown(custom=bool(workloads))),
+            ("devices", _templates_shown(custom=bool(settings.workloads))),
         ],
         failure_policy="Ignore",  # Pods are judged in any case: no workload has to wait for us
         seconds=MUTATE_SECONDS,
@@ -165,7 +165,7 @@ def _pods_shown() -> str:
     return shown
 
 
-def _workload_rules(custom: Sequence[CustomWorkload]) -> list[dict[str, Any]]:
+def _workload_rules(custom: Sequence[Workload]) -> list[dict[str, Any]]:
     """One rule a group; settings name no versions, and a kind may have several."""
     versions = {kind.group: ["v1"] for kind in BUILT_IN}
     resources: dict[str, list[str]] = {}

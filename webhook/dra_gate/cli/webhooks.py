@@ -74,13 +74,13 @@ def command(
     """
     if (url is None) == (service is None):
         raise click.UsageError("say where the gate is: either --url or --service")
-    workloads = () if policies is None else load_policies(policies).settings.workloads
+    settings = None if policies is None else load_policies(policies).settings
     made = configurations(
         url=None if url is None else _checked_url(url),
         service=None if service is None else _checked_service(service),
         ca_bundle=b"" if ca_file is None else _checked_bundle(ca_file),
         writers=writers,
-        workloads=workloads,
+        settings=settings,
     )
     if ca_file is None:
         for hook in (hook for one in made for hook in one["webhooks"]):
