@@ -54,6 +54,61 @@ def resources(draw: st.DrawFn, *, valid: bool) -> dict[str, Any]:
     return made
 
 
+VARIABLES = [
+    {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+    {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
+    {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute"},
+    {"name": "AMD_VISIBLE_DEVICES", "value": "$(X)"},
+    {"name": "CUDA_VERSION", "value": "12.4"},
+    {"name": "X", "value": "all"},
+    {"name": "Y"},
+]
+PATH_PARTS = [
+    *["", ".", "/", "/", "dev", "shm", "nvidia0", "proc", "sys", "var", "run", "lib", "kubelet", "plugins", "etc"],
+    *["kubernetes", "manifests", "cdi", "containerd", "containerd.sock", "docker.sock", "log", "data", "devs", "\n"],
+]
+HOST_PATHS = st.one_of(
+    st.lists(st.sampled_from(PATH_PARTS), min_size=1, max_size=5).map("/".join),
+    st.lists(st.sampled_from(PATH_PARTS), min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts)),
+    st.sampled_from(["/", "//dev", "/dev/./shm/x", "/dev/shm", "/data/../dev", "/data/..x", "dev", "/var/run/nri/"]),
+)
+ANNOTATIONS = {
+    "cdi.k8s.io/x": "nvidia.com/gpu=gpu0",
+    "cdi.k8s.io/nic": "vendor.example/nic=nic0",
+    "nvidia.cdi.k8s.io/container.c0": "management.nvidia.com/gpu=all",
+    "devices.gke.io/container.c0": "- path: /dev/nvidia0\n",
+    "gpu-fraction": "0.5",
+}
+
+
+@st.composite
+def around(draw: st.DrawFn, *, valid: bool) -> dict[str, Any]:
+    """What a container says beside its resources by which it might reach devices. Seldom anything."""
+    made: dict[str, Any] = {}
+    if draw(st.integers(0, 7)) == 0:
+        made["securityContext"] = present({"privileged": draw(maybe(st.booleans()))})
+    if draw(st.integers(0, 2)) == 0:
+        made["env"] = draw(st.lists(st.sampled_from(VARIABLES), max_size=3))
+    if draw(st.integers(0, 2)) == 0:
+        made["envFrom"] = draw(st.lists(st.just({"prefix": "NVIDIA_", "configMapRef": {"name": "m"}}), max_size=2))
+    if draw(st.integers(0, 7)) == 0:
+        path = draw(st.sampled_from(["/data", "/var/run/nvidia-container-devices/all"]))
+        made["volumeMounts"] = [{"name": "v0", "mountPath": path}]
+    if not valid and draw(st.integers(0, 7)) == 0:
+        made[draw(st.sampled_from(["securityContext", "env", "envFrom", "volumeMounts"]))] = draw(ANYTHING)
+    return made
+
+
+@st.composite
+def volumes(draw: st.DrawFn) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = [{"name": "v0", "emptyDir": {"medium": "Memory"}}]
+    if draw(st.booleans()):
+        source = {"path": draw(HOST_PATHS), "type": draw(maybe(st.sampled_from(["", "Directory", "CharDevice"])))}
+        made.append({"name": "v1", "hostPath": present(source)})
+    return made
+
+
 @st.composite
 def containers(draw: st.DrawFn, kind: str, entries: list[str], *, valid: bool) -> list[dict[str, Any]]:
     made = []
@@ -64,6 +119,7 @@ def containers(draw: st.DrawFn, kind: str, entries: list[str], *, valid: bool) -
             seen = draw(st.lists(st.sampled_from(entries), unique=True, max_size=2)) if entries else []
             if seen:
                 container["resources"]["claims"] = [{"name": name} for name in seen]
+        container.update(draw(around(valid=valid)))
         if kind == "i" and draw(st.booleans()):
             container["restartPolicy"] = "Always"
         if not valid and draw(st.integers(0, 3)) == 0:
@@ -106,6 +162,8 @@ def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
         "nodeName": draw(maybe(st.sampled_from(["n0", "n1"]))),
         "schedulingGates": draw(maybe(st.lists(st.sampled_from(GATES), unique_by=lambda gate: gate["name"]))),
         "ephemeralContainers": draw(maybe(st.lists(ephemeral_containers(), max_size=2))),
+        "volumes": draw(maybe(volumes())),
+        "runtimeClassName": draw(st.sampled_from([_ABSENT, _ABSENT, _ABSENT, "nvidia", "gvisor"])),
     }
     metadata: dict[str, Any] = {"name": draw(maybe(st.just("p")))}
     if metadata["name"] is _ABSENT:
@@ -113,6 +171,9 @@ def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
     keys = st.sampled_from(["team.example/owner", "plain", "dra-gate.io/devices", "dra-gate.io/other"])
     texts = st.text(max_size=4) if not valid else st.sampled_from(["", "a", "1"])
     metadata["annotations"] = draw(maybe(st.dictionaries(keys if valid else keys | KEYS, texts, max_size=3)))
+    if metadata["annotations"] is not _ABSENT and draw(st.integers(0, 3)) == 0:
+        key = draw(st.sampled_from(list(ANNOTATIONS)))
+        metadata["annotations"][key] = ANNOTATIONS[key]
     if not valid:
         if draw(st.integers(0, 5)) == 0:
             metadata["annotations"] = None

@@ -43,6 +43,13 @@ def with_settings(known: Facts, settings: Settings) -> Facts:
     return replace(known, policy_set=replace(known.policy_set, settings=settings))
 
 
+@cache
+def facts_where_void_is_set(on: str) -> Facts:
+    """The same facts under `visibleDevicesVoid: <on>`."""
+    settings = replace(policy_set().settings, visible_devices_void=on)
+    return replace(facts(), policy_set=replace(policy_set(), settings=settings))
+
+
 def template_name(tenant: str, policy: str, version: int, count: int) -> str:
     return facts().index.for_count(tenant, PolicyRef(policy, version), count).name
 

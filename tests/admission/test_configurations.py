@@ -11,10 +11,19 @@ from cel_expr_python.ext import ext_optional
 from hypothesis import strategies as st
 
 from admission import pods, setting
+from dra_gate.admission import hostpath
 from dra_gate.admission.configurations import GATE_WRITERS, configurations, reaches
+from dra_gate.admission.mutate import mutate
+from dra_gate.admission.validate import validate
 from dra_gate.policy.model import Settings, Workload
 
 CUSTOM = Workload("kubeflow.org", "pytorchjobs", (("spec", "pytorchReplicaSpecs", "*", "template"),))
+WITHOUT_CLAIM = configurations(
+    url="https://gate.example",
+    ca_bundle=b"pem",
+    writers=GATE_WRITERS,
+    settings=setting.facts_where_void_is_set("withoutClaim").policy_set.settings,
+)
 CONFIGURATIONS = configurations(url="https://gate.example", ca_bundle=b"pem", writers=GATE_WRITERS)
 MUTATING, VALIDATING = (configuration["webhooks"] for configuration in CONFIGURATIONS)
 
@@ -72,6 +81,9 @@ PROGRAMS[WITH_CUSTOM["name"]] = [
 ]
 
 
+HOST_PATH = ENVIRONMENT.compile(hostpath.condition("object"))
+
+
 def selected(hook: dict[str, Any], obj: dict[str, Any], old: dict[str, Any], request: dict[str, Any]) -> bool:
     data = {"object": obj, "oldObject": old, "request": request}
     return all(program.eval(data=data).value() is True for program in PROGRAMS[hook["name"]])
@@ -80,6 +92,46 @@ def selected(hook: dict[str, Any], obj: dict[str, Any], old: dict[str, Any], req
 USERS = st.sampled_from(
     ["ada", "system:serviceaccount:dra-gate:dra-gate-controller", "system:kube-scheduler", "system:node:n0"]
 )
+
+
+@hypothesis.settings(max_examples=1500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(
+    pod=pods.pods(valid=True),
+    namespace=st.sampled_from(["fern-dev", "moss", "nobody", "typo", "plugin"]),
+    operation=st.sampled_from(["CREATE", "UPDATE"]),
+    void=st.sampled_from(["envFrom", "off"]),
+)
+def test_what_is_denied_or_changed_shows_a_sign(pod: dict[str, Any], namespace: str, operation: str, void: str) -> None:
+    facts = setting.facts_where_void_is_set(void)
+    asked = setting.request(pod, operation=operation, old=setting.pod(), namespace=namespace)
+    raw = {"operation": operation, "userInfo": {"username": "ada", "groups": []}}
+    if validate(asked, facts).findings:
+        assert selected(VALIDATING[0], pod, setting.pod(), raw)
+    verdict = mutate(asked, facts)
+    if verdict.patch or verdict.findings:
+        assert selected(MUTATING[0], pod, {}, raw)
+
+
+def test_every_new_pod_is_asked_about_where_the_variable_goes_on_every_container() -> None:
+    facts = setting.facts_where_void_is_set("withoutClaim")
+    assert reaches(setting.request(setting.pod()), facts)
+    assert mutate(setting.request(setting.pod()), facts).patch
+    conditions = [one["webhooks"][0]["matchConditions"][-1]["expression"] for one in WITHOUT_CLAIM]
+    for condition, asked_on_update in zip(conditions, (True, False), strict=True):
+        program = ENVIRONMENT.compile(condition)
+        for operation, wanted in (("CREATE", True), ("UPDATE", asked_on_update)):
+            data = {"object": setting.pod(), "oldObject": setting.pod(), "request": {"operation": operation}}
+            assert program.eval(data=data).value() is wanted
+
+
+@hypothesis.settings(max_examples=3000, deadline=None)
+@hypothesis.given(path=pods.HOST_PATHS)
+def test_paths_of_the_node_are_read_alike_by_both(path: str) -> None:
+    assert HOST_PATH.eval(data={"object": path, "oldObject": {}, "request": {}}).value() is bool(hostpath.reached(path))
+    assert hostpath.reached(path) != "leads to devices", "both readings in Python agree too"
+
+
+USERS = st.sampled_from(["ada", "system:serviceaccount:dra-gate:dra-gate-controller", "system:kube-scheduler"])
 
 
 @hypothesis.settings(max_examples=1500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))

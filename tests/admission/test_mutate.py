@@ -220,3 +220,58 @@ def test_an_empty_second_source_hides_no_claim(empty: Any) -> None:
     entry = {"name": "g", "resourceClaimTemplateName": setting.template_name("fern", "train", 2, 1)}
     stamped = mutated(pod(resourceClaims=[{**entry, "resourceClaimName": empty}]))
     assert stamped["metadata"]["annotations"]["dra-gate.io/devices"] == "1"
+
+
+FROM = {"configMapRef": {"name": "m"}}
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+@pytest.mark.parametrize(
+    ("on", "wanted"), [("envFrom", ["i", "from", "old"]), ("withoutClaim", ["i", "from", "plain", "old"]), ("off", [])]
+)
+def test_where_the_variable_goes_on(on: str, wanted: list[str]) -> None:
+    obj = pod(
+        initContainers=[{"name": "i", "image": "a", "envFrom": [FROM]}],
+        containers=[
+            {"name": "from", "image": "a", "envFrom": [FROM], "env": [{"name": "A", "value": "b"}]},
+            {"name": "plain", "image": "a"},
+            {"name": "old", "image": "a", "env": [{"name": "CUDA_VERSION", "value": "9.0"}]},
+            named("asks", 1, envFrom=[FROM]),
+            {"name": "says", "image": "a", "envFrom": [FROM], "env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]},
+        ],
+    )
+    facts = setting.facts_where_void_is_set(on)
+    result = apply(obj, list(mutate(request(obj), facts).patch))
+    every = [*result["spec"]["initContainers"], *result["spec"]["containers"]]
+    assert [container["name"] for container in every if VOID in container.get("env", [])] == wanted
+    assert all(container["env"][-1] == VOID for container in every if container["name"] in wanted)
+    assert mutate(request(result), facts).patch == ()
+    assert validate(request(result), facts).allowed
+
+
+def test_a_pod_that_only_gets_the_variable_gets_no_stamp() -> None:
+    obj = pod(containers=[{"name": "c", "image": "a", "envFrom": [FROM]}])
+    result = mutated(obj)
+    assert result["spec"]["containers"][0].pop("env") == [VOID]
+    assert result == obj
+
+
+@pytest.mark.parametrize("namespace", ["nobody", "plugin", "typo", "open"])
+def test_the_variable_goes_on_only_where_mutate_changes_pods(namespace: str) -> None:
+    obj = pod(containers=[{"name": "c", "image": "a", "envFrom": [FROM]}])
+    assert mutated(obj, namespace) == obj
+    assert validate(request(obj, namespace=namespace), setting.facts()).allowed
+
+
+def test_without_mutate_a_pod_with_an_environment_from_elsewhere_is_refused() -> None:
+    obj = pod(containers=[{"name": "c", "image": "a", "envFrom": [FROM]}])
+    (finding,) = validate(request(obj), setting.facts()).findings
+    assert (finding.rule, finding.code) == ("visible-devices-void", "VISIBLE_DEVICES")
+    shadow = setting.world(labelled("moss", lane="dra", mode="shadow")).facts()
+    assert validate(request(obj, namespace="moss"), shadow).findings == ()
+
+
+@pytest.mark.parametrize(("count", "code"), [(256, None), (257, "MALFORMED")])
+def test_a_patch_has_an_end(count: int, code: str | None) -> None:
+    obj = pod(containers=[{"name": f"c{number}", "image": "a", "envFrom": [FROM]} for number in range(count)])
+    assert [finding.code for finding in mutate(request(obj), setting.facts()).findings] == ([code] if code else [])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from admission import pods, setting
 from cases import invariants
-from dra_gate.admission import convert
+from dra_gate.admission import convert, rules
 from dra_gate.admission.mutate import mutate
 from dra_gate.admission.request import respond
 from dra_gate.admission.scope import scope_of
@@ -31,11 +31,15 @@ many = hypothesis.settings(
 
 
 @many
-@hypothesis.given(pod=st.one_of(pods.pods(), pods.pods(valid=True)), namespace=st.sampled_from(NAMESPACES))
-def test_every_patch(pod: dict[str, Any], namespace: str) -> None:
+@hypothesis.given(
+    pod=st.one_of(pods.pods(), pods.pods(valid=True)),
+    namespace=st.sampled_from(NAMESPACES),
+    void=st.sampled_from(["envFrom", "withoutClaim", "off"]),
+)
+def test_every_patch(pod: dict[str, Any], namespace: str, void: str) -> None:
     before = copy.deepcopy(pod)
-    request = setting.request(pod, namespace=namespace)
-    verdict = mutate(request, setting.facts())
+    request, facts = setting.request(pod, namespace=namespace), setting.facts_where_void_is_set(void)
+    verdict = mutate(request, facts)
     assert pod == before, "a decision changes nothing it is given"
     # What is sent is what was decided, byte for byte as JSON.
     response = json.loads(respond(request, verdict))["response"]
@@ -49,16 +53,17 @@ def test_every_patch(pod: dict[str, Any], namespace: str) -> None:
         return
     invariants.check(before, after)
 
-    again = mutate(setting.request(after, namespace=namespace), setting.facts())
+    again = mutate(setting.request(after, namespace=namespace), facts)
     assert again.allowed
     assert again.patch == ()
     assert not (again.audit.items() ^ verdict.audit.items()), "both rounds say the same"
 
-    scope = scope_of(namespace, setting.facts())
+    scope = scope_of(namespace, facts)
     assert scope is not None
     check_devices(before, after, namespace)
-    final = validate(setting.request(after, namespace=namespace), setting.facts())
-    assert {finding.code for finding in final.findings} <= {"FOREIGN_CLAIM"}, final.findings
+    final = validate(setting.request(after, namespace=namespace), facts)
+    as_written = {rule.id for rule in rules.ALL if rule.as_written}
+    assert {finding.rule for finding in final.findings} <= {"foreign-claim", *as_written}, final.findings
 
 
 def check_devices(before: dict[str, Any], after: dict[str, Any], namespace: str) -> None:

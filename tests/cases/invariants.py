@@ -12,6 +12,7 @@ from dra_gate.kube.quantity import Quantity
 
 GATED = "nvidia.com/gpu"
 DOMAIN = "dra-gate.io/"
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
 def all_containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
@@ -83,12 +84,25 @@ def _strip_additions(was: dict[str, Any], now: dict[str, Any]) -> None:
                     del source[name]
         if not resources and "resources" not in previous:
             container.pop("resources", None)
+        _strip_void(container, previous)
     _strip_affinity(spec, old)
     selector = spec.get("nodeSelector", {})
     for label in [label for label in selector if label not in old.get("nodeSelector", {})]:
         del selector[label]
     if not selector and "nodeSelector" not in old:
         spec.pop("nodeSelector", None)
+
+
+def _strip_void(container: dict[str, Any], previous: dict[str, Any]) -> None:
+    """`NVIDIA_VISIBLE_DEVICES=void` may go on, last, where the container did not name the variable."""
+    env, earlier = container.get("env"), previous.get("env")
+    if env == earlier:
+        return
+    assert env == [*(earlier or []), VOID]
+    assert all(item.get("name") != VOID["name"] for item in earlier or [])
+    container["env"] = earlier
+    if "env" not in previous:
+        del container["env"]
 
 
 def _strip_affinity(spec: dict[str, Any], old: dict[str, Any]) -> None:

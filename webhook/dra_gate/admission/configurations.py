@@ -1,7 +1,7 @@
 """The two webhook configurations, and the same conditions said again for offline use.
 
 The configurations select gated namespaces by label and, in them, only requests that some rule could deny or mutate
-would change: a Pod that asks for no device is admitted whether the gate is up or not.
+would change: a Pod that asks for no device, and shows no way around, is admitted whether the gate is up or not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dra_gate.admission.request import Request
 from dra_gate.admission.rules import ALL
 from dra_gate.admission.rules.reserved_name import DRA_GROUP
 from dra_gate.admission.scope import NODE_USER, is_mirror, scope_of
-from dra_gate.admission.signs import ASKS, CLAIMS, RESERVED, STAMPED, Sign, any_of
+from dra_gate.admission.signs import ANY_POD, ASKS, CLAIMS, ENV_FROM, RESERVED, STAMPED, Sign, any_of
 from dra_gate.admission.workloads import (
     CONTROLLER_MANAGER,
     CONTROLLER_PREFIX,
@@ -55,8 +55,19 @@ _NOT_MIRROR = (
     f"'{pods.MIRROR_ANNOTATION}' in object.metadata.annotations && has(object.spec.nodeName) && "
     f"object.spec.nodeName != '' && request.userInfo.username == '{NODE_USER}' + object.spec.nodeName)"
 )
-# What mutate changes; what validate denies is said by its rules.
-MUTATED: tuple[Sign, ...] = (CLAIMS, STAMPED, ASKS)
+# What mutate changes; what validate denies is said by its rules. ENV_FROM stands here also where the settings leave
+# such Pods alone: switching it on must not wait for somebody to write the configurations again.
+_MUTATED: tuple[Sign, ...] = (CLAIMS, STAMPED, ASKS, ENV_FROM)
+
+
+def mutated(settings: Settings) -> tuple[Sign, ...]:
+    """What a Pod shows that mutate may change under these settings."""
+    return (ANY_POD,) if settings.visible_devices_void == "withoutClaim" else _MUTATED
+
+
+def created(settings: Settings) -> tuple[Sign, ...]:
+    """What a new Pod shows that some rule may deny under these settings."""
+    return (ANY_POD,) if settings.visible_devices_void == "withoutClaim" else ALL.signs("", "pods", "CREATE")
 
 
 def configurations(
@@ -87,7 +98,7 @@ def configurations(
         "mutate.dra-gate.io",
         client("mutate"),
         [{**pods_rule, "operations": ["CREATE"]}],
-        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", any_of(MUTATED))],
+        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", any_of(mutated(settings)))],
         failure_policy="Ignore",
         seconds=MUTATE_SECONDS,
     )
@@ -98,7 +109,7 @@ def configurations(
             {**pods_rule, "operations": ["CREATE", "UPDATE"]},
             {**pods_rule, "resources": [f"pods/{name}" for name in _SUBRESOURCES], "operations": ["UPDATE"]},
         ],
-        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", _pods_shown())],
+        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", _pods_shown(settings))],
         failure_policy="Fail",
         seconds=VALIDATE_SECONDS,
     )
@@ -155,10 +166,10 @@ def configurations(
     ]
 
 
-def _pods_shown() -> str:
+def _pods_shown(settings: Settings) -> str:
     """CEL: the request for a Pod or one of its subresources shows a sign of the rules that are about it."""
     shown = f"request.operation == 'UPDATE' ? ({any_of(ALL.signs('', 'pods', 'UPDATE'))}) : "
-    shown += f"({any_of(ALL.signs('', 'pods', 'CREATE'))})"
+    shown += f"({any_of(created(settings))})"
     for name in _SUBRESOURCES:
         signs = any_of(ALL.signs("", f"pods/{name}", "UPDATE"))
         shown = f"has(request.subResource) && request.subResource == '{name}' ? ({signs}) : ({shown})"
@@ -253,9 +264,11 @@ def reaches(request: Request, facts: Facts) -> bool:
     if workload is not None:
         if by_a_controller(request.username):
             return False
-        signs = ALL.signs("", "pods", "CREATE")
         made = (pod_request for _, pod_request in pod_requests(request, workload))
-        return workload.kind is None or any(sign.shown(one) for one in made for sign in signs)
-    return any(sign.shown(request) for sign in ALL.signs(request.group, request.target, request.operation)) or (
-        request.is_about("", "pods", "CREATE") and any(sign.shown(request) for sign in MUTATED)
-    )
+        pod_signs = ALL.signs("", "pods", "CREATE")
+        return workload.kind is None or any(sign.shown(one) for one in made for sign in pod_signs)
+    signs = ALL.signs(request.group, request.target, request.operation)
+    if request.is_about("", "pods", "CREATE"):
+        settings = facts.policy_set.settings
+        signs = (*created(settings), *mutated(settings))
+    return any(sign.shown(request) for sign in signs)

@@ -1,4 +1,5 @@
-"""mutate: a Pod's device requests become claims from the tenant's template, and the stamp goes on.
+"""mutate: a Pod's device requests become claims from the tenant's template, and the stamp goes on; containers whose
+environment comes from elsewhere are told that they see no device.
 
 Pure and idempotent: the same Pod and facts give the same patch, and its own result gives none.
 """
@@ -6,19 +7,21 @@ Pure and idempotent: the same Pod and facts give the same patch, and its own res
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
-from dra_gate.admission import convert, rules
+from dra_gate.admission import convert, rules, void
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.convert import Plan
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.outcome import outcome
 from dra_gate.admission.request import Request
-from dra_gate.admission.rules import quota
+from dra_gate.admission.rules import quota, visible_devices_void
 from dra_gate.admission.rules.rule import Context
 from dra_gate.admission.scope import Scope, is_mirror, scope_of
 from dra_gate.admission.verdict import IGNORED, Finding, Verdict
 from dra_gate.kube.patch import Patch, PatchError
+from dra_gate.kube.pod import Container
 from dra_gate.kube.raw import Object, at, mapping, sequence
 from dra_gate.policy.compile import Template
 from dra_gate.policy.model import DevicePolicy, Model
@@ -56,11 +59,16 @@ def changes(request: Request, scope: Scope, facts: Facts) -> tuple[tuple[Finding
         context = Context.of(request, pod, scope, facts)
         found += quota.findings(quota.charge_of(held.values()), context)
         found += _pool_conflicts(pod, held, facts)
+    unseen = _without_void(pod, planned, held, facts)
+    if len(unseen) > void.MOST:
+        found.append(_too_many_unseen())
     if found:
         return tuple(found), patch
     try:
         _claims(patch, planned)
         _placement(patch, pod, planned, held, scope, facts)
+        for container in unseen:
+            patch.append((*container.path, "env"), void.entry())
         _stamp(patch, pod, held, scope, facts)
     except PatchError as error:
         problem = Finding(convert.RULE, "MALFORMED", "spec", str(error), "Send a Pod as core/v1 describes it")
@@ -79,6 +87,23 @@ def _claims(patch: Patch, planned: Plan) -> None:
             patch.remove((*resources, "limits", request.resource))
         if request.in_requests:
             patch.remove((*resources, "requests", request.resource))
+
+
+def _without_void(pod: Object, planned: Plan, held: Mapping[str, Template], facts: Facts) -> list[Container]:
+    """The containers that are to say void: at most one more than there may be."""
+    given = {container.path for container, _ in planned.uses}
+    lacking = void.lacking(pod, facts.policy_set.settings.visible_devices_void, held)
+    return list(islice((container for container in lacking if container.path not in given), void.MOST + 1))
+
+
+def _too_many_unseen() -> Finding:
+    return Finding(
+        visible_devices_void.RULE.id,
+        "MALFORMED",
+        "spec",
+        f"more than {void.MOST} containers without a claim whose environment may ask for devices",
+        f"Make several Pods of it, or set {void.NAME}=void in each container's env yourself",
+    )
 
 
 def _placement(

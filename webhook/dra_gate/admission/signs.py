@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dra_gate.admission import hostpath, void
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.request import Request
 from dra_gate.kube import pod as pods
@@ -19,15 +20,6 @@ from dra_gate.policy.compile import DOMAIN as OUR_DOMAIN
 from dra_gate.policy.compile import NAME_PREFIX
 
 DOMAIN = f"{OUR_DOMAIN}/"
-# Environment variables by which container runtimes hand out devices: NVIDIA's, AMD's and Habana's container runtime.
-VISIBLE_DEVICES = (
-    "NVIDIA_VISIBLE_DEVICES",
-    "NVIDIA_MIG_CONFIG_DEVICES",
-    "NVIDIA_MIG_MONITOR_DEVICES",
-    "NVIDIA_IMEX_CHANNELS",
-    "AMD_VISIBLE_DEVICES",
-    "HABANA_VISIBLE_DEVICES",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +63,7 @@ def _differs(ours: str, theirs: str) -> str:
     )
 
 
-def _containers(obj: str) -> str:
+def _both_lists(obj: str) -> str:
     """Both lists that hold devices. Every expression about containers is a macro over this."""
     return f"({obj}.spec.containers + (has({obj}.spec.initContainers) ? {obj}.spec.initContainers : []))"
 
@@ -85,7 +77,7 @@ def _may_reach(container: object) -> bool:
     return (
         at(container, "securityContext", "privileged") is True
         or any(at(container, field) is not None for field in ("envFrom", "volumeMounts"))
-        or any(at(variable, "name") in VISIBLE_DEVICES for variable in sequence(at(container, "env")))
+        or any(at(variable, "name") in (*DEVICE_VARIABLES, void.LEGACY) for variable in sequence(at(container, "env")))
     )
 
 
@@ -101,7 +93,73 @@ def _extended(pod: object) -> set[tuple[str, str, str, str]]:
     }
 
 
-CONTAINERS = _containers("object")
+CONTAINERS = _both_lists("object")
+# What the container runtimes of NVIDIA, AMD and Habana read: container toolkit, internal/config/image; AMD Container
+# Toolkit; Habana container runtime. CUDA_VISIBLE_DEVICES and its kin only narrow what a program sees of its container.
+DEVICE_VARIABLES = (
+    void.NAME,
+    "NVIDIA_MIG_CONFIG_DEVICES",
+    "NVIDIA_MIG_MONITOR_DEVICES",
+    "NVIDIA_IMEX_CHANNELS",
+    "AMD_VISIBLE_DEVICES",
+    "HABANA_VISIBLE_DEVICES",
+)
+# Container toolkit, accept-nvidia-visible-devices-as-volume-mounts: what is mounted at /var/run/<this>/all gives all.
+DEVICE_MOUNTS = "nvidia-container-devices"
+DEVICE_TYPES = ("CharDevice", "BlockDevice")  # core v1, HostPathType
+CDI_ANNOTATIONS = (
+    "cdi.k8s.io/",  # containerd, CRI-O and the NVIDIA runtime
+    "nvidia.cdi.k8s.io",  # the NVIDIA toolkit's NRI plugin; the other two are the NRI device injector's
+    "cdi-devices.nri.io",
+    "cdi-devices.noderesource.dev",
+)
+DEVICE_LIST_ANNOTATIONS = (
+    "devices.gke.io",
+    "devices.nri.io",  # the NRI device injector: devices, and mounts of any path of the node
+    "devices.noderesource.dev",
+    "mounts.nri.io",
+    "mounts.noderesource.dev",
+    "io.kubernetes.cri-o.Devices",  # CRI-O, where allowed_annotations has it
+    "devices.crio.io",
+)
+# KAI Scheduler (run:ai): a share of a GPU by annotation alone, without any resource. What HAMi or Volcano hand out is
+# asked for as an extended resource, and their annotations give nothing without it.
+OTHER_ALLOCATORS = {"gpu-fraction": "KAI Scheduler", "gpu-memory": "KAI Scheduler"}
+
+
+def _containers(request: Request) -> Iterable[Any]:
+    return (raw for _, _, raw in pods.containers_with(request.object))
+
+
+def _annotated(request: Request) -> Iterable[str]:
+    return mapping(at(request.object, "metadata", "annotations"))
+
+
+def _device_paths(request: Request) -> bool:
+    for volume in sequence(at(request.object, "spec", "volumes")):
+        source = mapping(mapping(volume).get("hostPath"))
+        path = source.get("path")
+        if (isinstance(path, str) and hostpath.reached(path)) or source.get("type") in DEVICE_TYPES:
+            return True
+    return False
+
+
+def _device_variables(request: Request) -> bool:
+    return any(
+        any(mapping(item).get("name") in DEVICE_VARIABLES for item in sequence(raw.get("env")))
+        or any(DEVICE_MOUNTS in text(mapping(mount).get("mountPath")) for mount in sequence(raw.get("volumeMounts")))
+        for raw in _containers(request)
+    )
+
+
+def _any_annotation(condition: str) -> str:
+    """CEL: some annotation's key `k` is such."""
+    return f"has(object.metadata.annotations) && object.metadata.annotations.exists(k, {condition})"
+
+
+def _begins(prefixes: Iterable[str]) -> str:
+    return " || ".join(f"k.startsWith('{prefix}')" for prefix in prefixes)
+
 
 # Extended resources, implicit ones included, are exactly the names with a slash (core v1, IsExtendedResourceName). The
 # condition does not list ours: a class may get an extendedResourceName at any time, and must not open a way around.
@@ -141,14 +199,14 @@ EPHEMERAL_REACH = Sign(
     "has(object.spec.ephemeralContainers) && object.spec.ephemeralContainers.exists(c, "
     "(has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged) || "
     "has(c.envFrom) || has(c.volumeMounts) || "
-    f"(has(c.env) && c.env.exists(e, e.name in {list(VISIBLE_DEVICES)})))",
+    f"(has(c.env) && c.env.exists(e, e.name in {[*DEVICE_VARIABLES, void.LEGACY]})))",
     lambda request: any(map(_may_reach, sequence(at(request.object, "spec", "ephemeralContainers")))),
 )
 RESIZES_DEVICES = Sign(
     "changes-a-request-for-an-extended-resource",
     " || ".join(
-        f"{_containers('object')}.exists(c, has(c.resources) && has(c.resources.{kind}) && "
-        f"c.resources.{kind}.exists(k, k.contains('/') && !{_containers('oldObject')}.exists(o, o.name == c.name && "
+        f"{_both_lists('object')}.exists(c, has(c.resources) && has(c.resources.{kind}) && "
+        f"c.resources.{kind}.exists(k, k.contains('/') && !{_both_lists('oldObject')}.exists(o, o.name == c.name && "
         f"has(o.resources) && has(o.resources.{kind}) && k in o.resources.{kind} && "
         f"o.resources.{kind}[k] == c.resources.{kind}[k])))"
         for kind in ("limits", "requests")
@@ -160,3 +218,45 @@ STAMP_CHANGES = Sign(
     f"{_differs('object', 'oldObject')} || {_differs('oldObject', 'object')}",
     lambda request: our_annotations(request.object) != our_annotations(request.old_object),
 )
+PRIVILEGED = Sign(
+    "is-privileged",
+    f"{CONTAINERS}.exists(c, has(c.securityContext) && has(c.securityContext.privileged) && "
+    "c.securityContext.privileged)",
+    lambda request: any(at(raw, "securityContext", "privileged") is True for raw in _containers(request)),
+)
+HOST_DEVICE = Sign(
+    "mounts-the-nodes-devices",
+    "has(object.spec.volumes) && object.spec.volumes.exists(v, has(v.hostPath) && "
+    f"((has(v.hostPath.path) && {hostpath.condition('v.hostPath.path')}) || "
+    f"(has(v.hostPath.type) && v.hostPath.type in {list(DEVICE_TYPES)})))",
+    _device_paths,
+)
+VISIBLE_DEVICES = Sign(
+    "names-devices-to-the-runtime",
+    f"{CONTAINERS}.exists(c, (has(c.env) && c.env.exists(e, e.name in {list(DEVICE_VARIABLES)})) || "
+    f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains('{DEVICE_MOUNTS}'))))",
+    _device_variables,
+)
+ENV_FROM = Sign(
+    "has-an-environment-from-elsewhere",
+    f"{CONTAINERS}.exists(c, (has(c.envFrom) && size(c.envFrom) > 0) || "
+    f"(has(c.env) && c.env.exists(e, e.name == '{void.LEGACY}')))",
+    lambda request: any(map(void.looks_elsewhere, _containers(request))),
+)
+RUNTIME_CLASS = Sign(
+    "names-a-runtime-class",
+    "has(object.spec.runtimeClassName) && object.spec.runtimeClassName != ''",
+    lambda request: text(at(request.object, "spec", "runtimeClassName")) != "",
+)
+DEVICE_ANNOTATION = Sign(
+    "names-devices-in-annotations",
+    _any_annotation(_begins((*CDI_ANNOTATIONS, *DEVICE_LIST_ANNOTATIONS))),
+    lambda request: any(key.startswith((*CDI_ANNOTATIONS, *DEVICE_LIST_ANNOTATIONS)) for key in _annotated(request)),
+)
+OTHER_ALLOCATOR = Sign(
+    "asks-another-allocator",
+    _any_annotation(f"k in {list(OTHER_ALLOCATORS)}"),
+    lambda request: any(key in OTHER_ALLOCATORS for key in _annotated(request)),
+)
+# While the settings put a variable on every container without a claim, no Pod is left aside.
+ANY_POD = Sign("any-pod", "true", lambda _: True)

@@ -82,6 +82,17 @@ def containers(pod: Object) -> Iterator[Container]:
     return (Container(kind, index, raw) for kind, index, raw, _ in _with_resources(pod))
 
 
+def containers_with(pod: Object, *keys: str) -> Iterator[tuple[str, int, Object]]:
+    """Pod field (initContainers or containers), position and value of every container that has one of `keys`, or of
+    every one at all, in the order of `containers`. Ephemeral containers come later, by a request of their own.
+    """
+    spec, wanted = mapping(pod.get("spec")), frozenset(keys)
+    for kind in ("initContainers", "containers"):
+        for index, raw in enumerate(sequence(spec.get(kind))):
+            if isinstance(raw, dict) and not (wanted and wanted.isdisjoint(raw)):
+                yield kind, index, raw
+
+
 def claim_users(pod: Object) -> Iterator[Container]:
     """Those of `containers` that see claims."""
     return (

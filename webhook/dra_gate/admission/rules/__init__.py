@@ -7,19 +7,26 @@ a file and naming it in `ALL`; the registry refuses two rules of one id.
 from __future__ import annotations
 
 from dra_gate.admission.rules import (
+    device_annotation,
     ephemeral_container,
     foreign_claim,
     grant_gate,
     grant_gate_edit,
+    host_device,
     no_tenant,
     node_pool,
+    privileged,
     quota,
     raw_device_request,
     reserved_name,
     resize,
+    runtime_class,
     stamp,
     stamp_edit,
+    third_party_allocator,
     unknown_lane,
+    visible_devices,
+    visible_devices_void,
 )
 from dra_gate.admission.rules.rule import Context, Registry, Rule
 
@@ -30,6 +37,13 @@ ALL = Registry(
         no_tenant.RULE,
         raw_device_request.RULE,
         foreign_claim.RULE,
+        privileged.RULE,
+        host_device.RULE,
+        visible_devices.RULE,
+        visible_devices_void.RULE,
+        runtime_class.RULE,
+        device_annotation.RULE,
+        third_party_allocator.RULE,
         node_pool.RULE,
         stamp.RULE,
         stamp_edit.RULE,
