@@ -171,6 +171,8 @@ def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
         "nodeSelector": draw(maybe(st.dictionaries(st.sampled_from(NODE_LABELS), st.just("render"), max_size=2))),
         "nodeName": draw(maybe(st.sampled_from(["", "n0", "elsewhere"]))) if draw(st.integers(0, 5)) == 0 else _ABSENT,
         "affinity": draw(maybe(affinities())),
+        "schedulingGates": draw(maybe(st.lists(st.sampled_from(GATES), unique_by=lambda gate: gate["name"]))),
+        "ephemeralContainers": draw(maybe(st.lists(ephemeral_containers(), max_size=2))),
         "volumes": draw(maybe(volumes())),
         "runtimeClassName": draw(st.sampled_from([_ABSENT, _ABSENT, _ABSENT, "nvidia", "gvisor"])),
     }
@@ -194,6 +196,25 @@ def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": present(metadata), "spec": present(spec)}
     resolved: dict[str, Any] = setting.resolved(pod)
     return resolved
+
+
+GATES = [{"name": name} for name in ("dra-gate.io/grant", "dra-gate.io/other", "kueue.x-k8s.io/admission")]
+
+
+@st.composite
+def ephemeral_containers(draw: st.DrawFn) -> dict[str, Any]:
+    variables = st.sampled_from(
+        [{"name": "A"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "NVIDIA_DRIVER_CAPABILITIES"}]
+    )
+    return present(
+        {
+            "name": draw(st.sampled_from(["debugger", "other"])),
+            "securityContext": draw(maybe(st.sampled_from([{}, {"privileged": True}, {"privileged": False}]))),
+            "env": draw(maybe(st.lists(variables, min_size=1, max_size=2))),
+            "envFrom": draw(maybe(st.just([{"configMapRef": {"name": "m"}}]))),
+            "volumeMounts": draw(maybe(st.just([{"name": "v", "mountPath": "/v"}]))),
+        }
+    )
 
 
 @st.composite

@@ -15,7 +15,7 @@ from dra_gate.admission.request import Request
 from dra_gate.cluster.facts import World
 from dra_gate.cluster.files import load_manifests
 from dra_gate.policy.load import load_documents
-from dra_gate.policy.model import PolicyRef, PolicySet
+from dra_gate.policy.model import PolicyRef, PolicySet, Settings
 
 WORLD = Path(__file__).parent / "world"
 _TEMPLATE = re.compile(r"<(\w+): (\w+)@(\d+) x(\d+)>")  # <fern: train@2 x1>: the compiled template's name
@@ -36,6 +36,11 @@ def world(*objects: dict[str, Any]) -> World:
 @cache
 def facts() -> Facts:
     return world().facts()
+
+
+def with_settings(known: Facts, settings: Settings) -> Facts:
+    """The same facts under other settings of the cluster."""
+    return replace(known, policy_set=replace(known.policy_set, settings=settings))
 
 
 @cache
@@ -69,14 +74,14 @@ def request(
     resource: tuple[str, str] = ("", "pods"),
     user: str = "ada@fern.example",
     groups: tuple[str, ...] = ("system:authenticated",),
-    subresource: str = "",
 ) -> Request:
+    """`resource` is group and resource, a subresource behind a slash."""
     return Request(
         uid="00000000-0000-4000-8000-000000000001",
         operation=operation,
         group=resource[0],
-        resource=resource[1],
-        subresource=subresource,
+        resource=resource[1].partition("/")[0],
+        subresource=resource[1].partition("/")[2],
         namespace=namespace,
         name="",
         username=user,

@@ -21,7 +21,9 @@ from dra_gate.admission.rules import ALL, Context
 from dra_gate.admission.scope import scope_of
 from dra_gate.admission.validate import validate
 from dra_gate.cli import webhooks
+from dra_gate.policy.model import Settings, Workload
 
+CUSTOM = Workload("kubeflow.org", "pytorchjobs", (("spec", "pytorchReplicaSpecs", "*", "template"),))
 WITHOUT_CLAIM = configurations(
     url="https://gate.example",
     ca_bundle=b"pem",
@@ -51,7 +53,7 @@ def test_what_every_webhook_promises(hook: dict[str, Any]) -> None:
 
 
 def test_failure_policies() -> None:
-    assert [hook["failurePolicy"] for hook in hooks()] == ["Ignore", "Fail", "Fail"]
+    assert [hook["failurePolicy"] for hook in hooks()] == ["Ignore", "Fail", "Fail", "Ignore"]
     assert MUTATING[0]["rules"][0]["operations"] == ["CREATE"]
     assert MUTATING[0]["reinvocationPolicy"] == "IfNeeded"
     assert all(configuration["metadata"]["name"].startswith("zz-") for configuration in CONFIGURATIONS)
@@ -74,6 +76,16 @@ PROGRAMS = {
     for hook in hooks()
 }
 
+WITH_CUSTOM: dict[str, Any] = {
+    **configurations(
+        url="https://gate.example", ca_bundle=b"pem", writers=GATE_WRITERS, settings=Settings(workloads=(CUSTOM,))
+    )[1]["webhooks"][2],
+    "name": "workloads, with custom kinds",
+}
+PROGRAMS[WITH_CUSTOM["name"]] = [
+    ENVIRONMENT.compile(condition["expression"]) for condition in WITH_CUSTOM["matchConditions"]
+]
+
 
 HOST_PATH = ENVIRONMENT.compile(hostpath.condition("object"))
 
@@ -81,6 +93,11 @@ HOST_PATH = ENVIRONMENT.compile(hostpath.condition("object"))
 def selected(hook: dict[str, Any], obj: dict[str, Any], old: dict[str, Any], request: dict[str, Any]) -> bool:
     data = {"object": obj, "oldObject": old, "request": request}
     return all(program.eval(data=data).value() is True for program in PROGRAMS[hook["name"]])
+
+
+USERS = st.sampled_from(
+    ["ada", "system:serviceaccount:dra-gate:dra-gate-controller", "system:kube-scheduler", "system:node:n0"]
+)
 
 
 @hypothesis.settings(max_examples=1500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
@@ -146,7 +163,9 @@ USERS = st.sampled_from(
 @hypothesis.given(
     pod=pods.pods(valid=True),
     old=pods.pods(valid=True),
-    operation=st.sampled_from(["CREATE", "UPDATE"]),
+    kind=st.sampled_from(
+        [("pods", "CREATE"), ("pods", "UPDATE"), ("pods/ephemeralcontainers", "UPDATE"), ("pods/resize", "UPDATE")]
+    ),
     name=st.sampled_from(["p", "dra-gate-p"]),
     user=USERS,
     groups=st.sampled_from([("system:authenticated",), ("system:nodes",)]),
@@ -155,7 +174,7 @@ USERS = st.sampled_from(
 def test_offline_reaches_what_the_conditions_select(
     pod: dict[str, Any],
     old: dict[str, Any],
-    operation: str,
+    kind: tuple[str, str],
     name: str,
     user: str,
     groups: tuple[str, ...],
@@ -165,12 +184,15 @@ def test_offline_reaches_what_the_conditions_select(
     if mirror:
         pod["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
     facts = setting.facts()
-    asked = setting.request(pod, operation=operation, old=old, user=user, groups=groups)
-    raw = {
+    target, operation = kind
+    asked = setting.request(pod, operation=operation, old=old, user=user, groups=groups, resource=("", target))
+    raw: dict[str, Any] = {
         "operation": operation,
         "resource": {"group": "", "version": "v1", "resource": "pods"},
         "userInfo": {"username": user, "groups": list(groups)},
     }
+    if asked.subresource:  # AdmissionRequest leaves it out where there is none
+        raw["subResource"] = asked.subresource
     assert reaches(asked, facts) == selected(VALIDATING[0], pod, old, raw)
     scope = scope_of("fern-dev", facts)
     assert scope is not None
@@ -202,3 +224,62 @@ def test_claims_are_asked_about_when_people_make_them_and_never_when_the_cluster
     wanted = user == "ada" and asked_about
     assert reaches(asked, setting.facts()) is wanted
     assert selected(VALIDATING[1], obj, {}, raw) is wanted
+
+
+CONTROLLERS = ["system:serviceaccount:kube-system:deployment-controller", "system:kube-controller-manager"]
+OTHERS = ["ada", "system:serviceaccount:kube-system:default", "system:serviceaccount:fern-dev:my-controller"]
+
+
+def workload(resource: str, pod: dict[str, Any]) -> dict[str, Any]:
+    """A workload of such Pods. Its template has no metadata where the Pod has nothing of note in its own."""
+    template = {"spec": pod["spec"]}
+    if "annotations" in pod["metadata"]:
+        template["metadata"] = {"annotations": pod["metadata"]["annotations"]}
+    spec: dict[str, Any] = {"template": template}
+    if resource == "cronjobs":
+        spec = {"jobTemplate": {"spec": spec}}
+    return {"metadata": {"name": pod["metadata"].get("name", "w")}, "spec": spec}
+
+
+@hypothesis.settings(max_examples=300, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(
+    pod=pods.pods(valid=True),
+    other=pods.pods(valid=True),
+    same=st.booleans(),
+    kind=st.sampled_from([("apps", "deployments"), ("batch", "jobs"), ("batch", "cronjobs")]),
+    operation=st.sampled_from(["CREATE", "UPDATE"]),
+    name=st.sampled_from(["w", "dra-gate-w"]),
+    user=st.sampled_from([*CONTROLLERS, *OTHERS, GATE_WRITERS[0]]),
+    custom=st.booleans(),
+)
+def test_offline_reaches_the_workloads_that_the_conditions_select(
+    pod: dict[str, Any],
+    other: dict[str, Any],
+    same: bool,
+    kind: tuple[str, str],
+    operation: str,
+    name: str,
+    user: str,
+    custom: bool,
+) -> None:
+    obj = workload(kind[1], pod)
+    old = workload(kind[1], pod if same else other) if operation == "UPDATE" else {}
+    obj["metadata"]["name"] = name
+    obj["spec"]["replicas"] = 7
+    asked = setting.request(obj, operation=operation, old=old, user=user, resource=kind)
+    raw = {"operation": operation, "resource": {"group": kind[0]}, "userInfo": {"username": user}}
+    hook = WITH_CUSTOM if custom else VALIDATING[2]
+    assert reaches(asked, setting.facts()) == selected(hook, obj, old, raw)
+
+
+def test_custom_kinds_are_asked_about_where_the_settings_name_them() -> None:
+    rules = {rule["apiGroups"][0]: rule for rule in WITH_CUSTOM["rules"]}
+    assert (rules["kubeflow.org"]["apiVersions"], rules["kubeflow.org"]["resources"]) == (["*"], ["pytorchjobs"])
+    assert "kubeflow.org" not in {group for rule in VALIDATING[2]["rules"] for group in rule["apiGroups"]}
+    facts = setting.with_settings(setting.facts(), Settings(workloads=(CUSTOM,)))
+    obj = {"metadata": {"name": "w"}, "spec": {"pytorchReplicaSpecs": {"Worker": {"template": {}}}}}
+    for user, wanted in (("ada", True), (CONTROLLERS[0], False), (GATE_WRITERS[0], False)):
+        asked = setting.request(obj, resource=("kubeflow.org", "pytorchjobs"), user=user)
+        raw = {"operation": "CREATE", "resource": {"group": "kubeflow.org"}, "userInfo": {"username": user}}
+        assert reaches(asked, facts) is wanted
+        assert selected(WITH_CUSTOM, obj, {}, raw) is wanted

@@ -163,14 +163,31 @@ def test_only_create_is_ever_changed(operation: str) -> None:
 
 @pytest.mark.parametrize("subresource", ["ephemeralcontainers", "resize", "binding", "status"])
 def test_subresources_are_left_alone(subresource: str) -> None:
-    assert mutate(request(pod(containers=[asking(1)]), subresource=subresource), setting.facts()).ignored
+    asked = request(pod(containers=[asking(1)]), resource=("", f"pods/{subresource}"))
+    assert mutate(asked, setting.facts()).ignored
 
 
-def test_a_mirror_pod_is_a_nodes_to_write() -> None:
-    obj = pod(containers=[asking(1)])
-    obj["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
-    assert mutate(request(obj, groups=("system:nodes",)), setting.facts()).ignored
-    assert mutate(request(obj), setting.facts()).word == "mutate"
+@pytest.mark.parametrize(
+    ("user", "groups", "annotation", "node", "true"),
+    [
+        ("system:node:n0", ("system:nodes",), "kubernetes.io/config.mirror", "n0", True),
+        ("system:node:n1", ("system:nodes",), "kubernetes.io/config.mirror", "n0", False),  # another node's
+        ("system:node:n0", ("system:nodes",), "kubernetes.io/config.mirror", None, False),  # it runs nowhere yet
+        ("system:node:", ("system:nodes",), "kubernetes.io/config.mirror", "", False),
+        ("system:node:n0", ("system:nodes",), "kubernetes.io/config.source", "n0", False),
+        ("system:node:n0", ("system:authenticated",), "kubernetes.io/config.mirror", "n0", False),
+        ("ada@fern.example", ("system:nodes",), "kubernetes.io/config.mirror", "n0", False),
+        ("ada@fern.example", ("system:authenticated",), "kubernetes.io/config.mirror", "n0", False),
+    ],
+)
+def test_a_mirror_pod_is_its_own_nodes_to_write(
+    user: str, groups: tuple[str, ...], annotation: str, node: str | None, true: bool
+) -> None:
+    obj = pod(containers=[asking(1)], **({} if node is None else {"nodeName": node}))
+    obj["metadata"]["annotations"] = {annotation: "x"}
+    asked = request(obj, user=user, groups=groups)
+    assert mutate(asked, setting.facts()).ignored is true
+    assert validate(asked, setting.facts()).ignored is true
 
 
 def test_a_namespace_made_just_now_is_gated() -> None:

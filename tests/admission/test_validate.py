@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
-from admission import setting
+from admission import pods, setting
 from admission.setting import asking, labelled, pod, request
 from dra_gate.admission.mutate import mutate
 from dra_gate.admission.request import denial_message
@@ -200,3 +203,77 @@ def test_a_template_that_goes_takes_its_weight_along() -> None:
     assert world.facts().used["moss"].devices == 3
     world.sinks()["/apis/resource.k8s.io/v1/resourceclaimtemplates"].delete(template)
     assert world.facts().used["moss"].devices == 0
+
+
+@hypothesis.settings(max_examples=300, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(
+    old=pods.pods(valid=True),
+    new=pods.pods(valid=True),
+    lane=st.sampled_from(["fern-dev", "plugin", "nobody", "typo"]),
+    target=st.sampled_from(["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]),
+)
+def test_an_update_that_changes_nothing_of_the_gates_has_no_finding(
+    old: dict[str, Any], new: dict[str, Any], lane: str, target: str
+) -> None:
+    """Whatever the Pod is, and whatever else the update changes: labels, finalizers, owners, status, other gates."""
+    ours = {key: value for key, value in annotations(old).items() if key.startswith("dra-gate.io/")}
+    others = {key: value for key, value in annotations(new).items() if not key.startswith("dra-gate.io/")}
+    new["metadata"] |= {"annotations": others | ours, "labels": {"a": "b"}, "finalizers": [], "ownerReferences": []}
+    held = {"name": "dra-gate.io/grant"}
+    gates = [gate for gate in new["spec"].get("schedulingGates", ()) if gate != held]
+    new["spec"]["schedulingGates"] = gates + [held] * (held in old["spec"].get("schedulingGates", ()))
+    new["status"] = {"phase": "Running"}
+    new["spec"]["ephemeralContainers"] = old["spec"].get("ephemeralContainers", [])
+    if target == "pods/ephemeralcontainers":
+        new["spec"]["ephemeralContainers"] = [*new["spec"]["ephemeralContainers"], {"name": "d", "image": "busybox"}]
+    if target == "pods/resize":
+        new["spec"] |= {key: copy.deepcopy(old["spec"].get(key, [])) for key in ("containers", "initContainers")}
+        for container in new["spec"]["containers"]:
+            container.setdefault("resources", {}).setdefault("limits", {})["cpu"] = "7"
+    asked = request(new, operation="UPDATE", old=old, namespace=lane, resource=("", target))
+    verdict = validate(asked, setting.facts())
+    assert verdict.findings == ()
+    assert verdict.warnings == ()
+    assert not verdict.charge.devices
+
+
+def annotations(obj: dict[str, Any]) -> dict[str, Any]:
+    return obj["metadata"].get("annotations") or {}
+
+
+@pytest.mark.parametrize("target", ["pods/status", "pods/binding", "pods/eviction", "pods/exec"])
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "CONNECT"])
+def test_other_subresources_are_nobodys_business(target: str, operation: str) -> None:
+    asked = request(pod(containers=[asking(1)]), operation=operation, resource=("", target))
+    assert validate(asked, setting.facts()).ignored
+
+
+def test_what_a_pod_of_before_the_gate_may_still_become() -> None:
+    """All that rules refuse today stands in it; its finalizer, owner, labels, status and other gates come and go."""
+    old = pod(
+        containers=[{**asking(1), "securityContext": {"privileged": True}}],
+        nodeName="n0",
+        resourceClaims=[{"name": "x", "resourceClaimName": "a-gpu"}],
+        ephemeralContainers=[{"name": "d", "securityContext": {"privileged": True}}],
+    )
+    old["metadata"] |= {"finalizers": ["batch.kubernetes.io/job-tracking"], "annotations": {"dra-gate.io/tenant": "x"}}
+    for change in (
+        {"finalizers": []},
+        {"labels": {"a": "b"}},
+        {"ownerReferences": [{"kind": "Job", "name": "j"}]},
+        {"annotations": {"dra-gate.io/tenant": "x", "a": "b"}},
+    ):
+        new = {**old, "metadata": {**old["metadata"], **change}}
+        for target in ("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"):
+            asked = request(new, operation="UPDATE", old=old, resource=("", target))
+            assert validate(asked, setting.facts()).findings == ()
+
+
+def test_an_exempt_user_is_neither_judged_nor_helped() -> None:
+    exempt = frozenset({"system:serviceaccount:gpu-operator:gpu-operator"})
+    facts = setting.with_settings(setting.facts(), replace(setting.policy_set().settings, exempt_users=exempt))
+    privileged = pod(containers=[{**asking(1), "securityContext": {"privileged": True}}])
+    for user, ignored in ((*exempt, True), ("ada", False)):
+        asked = request(privileged, user=user)
+        assert mutate(asked, facts).ignored is ignored
+        assert validate(asked, facts).ignored is ignored

@@ -27,6 +27,7 @@ from dra_gate.admission.review import Route, answer
 from dra_gate.admission.validate import validate
 from dra_gate.cli import serve
 from dra_gate.kube.patch import Patch, apply
+from dra_gate.kube.workload import BUILT_IN
 from dra_gate.policy.model import PolicyRef
 from dra_gate.server.run import Process
 from dra_gate.server.worker import KEEP_ALIVE
@@ -62,8 +63,8 @@ def response(route: Route, obj: dict[str, Any], namespace: str = "fern-dev", **f
 # -- which requests are asked about -----------------------------------------------------------------------------------
 
 
-def test_rules_name_three_resources_and_nothing_by_pattern() -> None:
-    """No subresource, no webhook configuration, no review of who somebody is or what they may do."""
+def test_rules_name_few_resources_and_nothing_by_pattern() -> None:
+    """Two subresources that can add to a Pod; no webhook configuration, no review of users or their rights."""
     mutating, validating = configurations(url="https://gate.example", ca_bundle=b"pem", writers=GATE_WRITERS)
     asked = {
         (group, version, resource, operation)
@@ -78,8 +79,11 @@ def test_rules_name_three_resources_and_nothing_by_pattern() -> None:
         ("", "v1", "pods", "CREATE"),
         ("", "v1", "pods", "UPDATE"),
         *(("scheduling.k8s.io", version, "podgroups", "CREATE") for version in ("v1alpha2", "v1alpha3", "v1beta1")),
+        ("", "v1", "pods/ephemeralcontainers", "UPDATE"),
+        ("", "v1", "pods/resize", "UPDATE"),
         ("resource.k8s.io", "v1", "resourceclaims", "CREATE"),
         ("resource.k8s.io", "v1", "resourceclaimtemplates", "CREATE"),
+        *((kind.group, "v1", kind.resource, operation) for kind in BUILT_IN for operation in ("CREATE", "UPDATE")),
     }
     for hook in [*mutating["webhooks"], *validating["webhooks"]]:
         assert 1 <= len(hook["matchConditions"]) <= 64, "the API takes no more"

@@ -113,3 +113,25 @@ def test_policies_that_do_not_load_print_no_configuration(authority: Path, tmp_p
     done = run(authority, "--url", "https://a", "--policies", str(tmp_path / "policies"))
     assert (done.exit_code, done.stdout) == (2, "")
     assert "a.yaml:1" in done.stderr
+
+
+def test_custom_kinds_of_the_settings_are_asked_about(authority: Path, tmp_path: Path) -> None:
+    """Those that operators are told to write: the list in the page on troubleshooting."""
+    page = Path(__file__).parents[2] / "docs" / "operations" / "troubleshooting.md"
+    block = page.read_text().partition("    workloads:\n")[2].partition("\n\n")[0]
+    kinds = yaml.safe_load(block)
+    settings = {
+        "apiVersion": "policy.dra-gate.io/v1alpha1",
+        "kind": "ClusterSettings",
+        "spec": {"workloads": kinds},
+    }
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "settings.yaml").write_text(yaml.safe_dump(settings))
+    world = Path(__file__).parents[1] / "admission" / "world" / "policies.yaml"
+    (tmp_path / "policies" / "world.yaml").write_text(world.read_text())
+    done = run(authority, "--url", "https://a", "--policies", str(tmp_path / "policies"))
+    assert done.exit_code == 0, done.output
+    (told,) = [hook for hook in list(yaml.safe_load_all(done.stdout))[1]["webhooks"] if "workloads" in hook["name"]]
+    asked = {(rule["apiGroups"][0], name) for rule in told["rules"] for name in rule["resources"]}
+    assert {(kind["group"], kind["resource"]) for kind in kinds} < asked
+    assert {("apps", "deployments"), ("batch", "cronjobs")} < asked

@@ -15,6 +15,7 @@ from dra_gate.admission.scope import scope_of
 from dra_gate.admission.stamp import DOMAIN
 from dra_gate.admission.validate import validate
 from dra_gate.admission.verdict import IGNORED, Verdict
+from dra_gate.admission.workloads import judge_workload, workload_in
 from dra_gate.fairness.charge import NOTHING, Charge
 from dra_gate.kube.patch import Operation, apply, pointer
 from dra_gate.kube.raw import Object
@@ -39,7 +40,10 @@ class Judgement:
 
 
 def judge(request: Request, facts: Facts) -> Judgement:
-    """What becomes of `request`: first the guards, then mutate, then validate on the result."""
+    """What becomes of `request`: first the guards, then mutate, then validate on the result.
+
+    Of a workload, what is said of its Pods.
+    """
     guarded = guards.findings(request, facts.writers)
     if guarded:
         scope = scope_of(request.namespace, facts)
@@ -54,6 +58,11 @@ def judge(request: Request, facts: Facts) -> Judgement:
         return Judgement("deny", denied, (), request.object, (), NOTHING)
     if not reaches(request, facts):
         return Judgement("ignore", IGNORED, (), request.object, (), NOTHING)
+    workload = workload_in(request, facts.policy_set.settings)
+    if workload is not None:
+        told = judge_workload(request, workload, facts)
+        word = "ignore" if told.ignored else "admit" if told.allowed else "deny"
+        return Judgement(word, told, (), request.object, told.warnings, NOTHING)
     first = mutate(request, facts)
     if not first.allowed:
         return Judgement("deny", first, (), request.object, first.warnings, NOTHING)

@@ -18,7 +18,7 @@ from dra_gate.admission.outcome import outcome
 from dra_gate.admission.request import Request
 from dra_gate.admission.rules import node_pinning, quota, visible_devices_void
 from dra_gate.admission.rules.rule import Context
-from dra_gate.admission.scope import Scope, is_mirror, scope_of
+from dra_gate.admission.scope import Scope, is_exempt, is_mirror, scope_of
 from dra_gate.admission.verdict import IGNORED, Finding, Verdict
 from dra_gate.kube.patch import Patch, PatchError
 from dra_gate.kube.pod import Container
@@ -33,7 +33,7 @@ _RANK_WEIGHTS = (100, 10, 1)
 
 def mutate(request: Request, facts: Facts) -> Verdict:
     """The verdict of the mutating webhook. Only Pod CREATE is ever changed; all else is let through as it came."""
-    if not request.is_about("", "pods", "CREATE") or is_mirror(request):
+    if not request.is_about("", "pods", "CREATE") or is_mirror(request) or is_exempt(request, facts):
         return IGNORED
     scope = scope_of(request.namespace, facts)
     if scope is None:

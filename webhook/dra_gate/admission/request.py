@@ -42,6 +42,11 @@ class Request:
     object: Object
     old_object: Object
 
+    @property
+    def target(self) -> str:
+        """The resource, with the subresource behind a slash: `pods/resize`, as webhook rules write it."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
     def is_about(self, group: str, resource: str, operation: str) -> bool:
         """The request is `operation` on `resource` itself, not on a subresource."""
         return (

@@ -10,6 +10,7 @@ from dra_gate.admission.mutate import mutate
 from dra_gate.admission.request import BadRequest, Request, parse, respond
 from dra_gate.admission.validate import validate
 from dra_gate.admission.verdict import Verdict
+from dra_gate.admission.workloads import judge_workload, workload_in
 from dra_gate.kube.pod import display_name
 
 __all__ = ["Answer", "BadRequest", "Record", "Route", "answer"]
@@ -48,8 +49,12 @@ def answer(route: Route, body: bytes, facts: Facts, *, may_look_again: bool = Fa
     With `may_look_again`, raises BehindError where newer facts might say something else.
     """
     request = parse(body)
-    mutating = route == "mutate"
-    verdict = mutate(request, facts) if mutating else validate(request, facts, may_look_again=may_look_again)
+    if route == "mutate":
+        verdict = mutate(request, facts)
+    elif (workload := workload_in(request, facts.policy_set.settings)) is not None:
+        verdict = judge_workload(request, workload, facts)
+    else:
+        verdict = validate(request, facts, may_look_again=may_look_again)
     return Answer(respond(request, verdict), _record(route, request, verdict), verdict)
 
 

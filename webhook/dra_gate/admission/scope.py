@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, Facts
 from dra_gate.admission.request import Request
 from dra_gate.kube.pod import MIRROR_ANNOTATION
-from dra_gate.kube.raw import at
+from dra_gate.kube.raw import at, text
 from dra_gate.policy.model import NEVER_GATED, DevicePolicy, Tenant
 
 LANES = ("dra", "device-plugin")
 MODES = ("enforce", "warn", "shadow")
+NODE_USER = "system:node:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,20 @@ def _scope(namespace: str, labels: Mapping[str, str], override: str, facts: Fact
     return Scope(namespace, lane, mode if mode in MODES else "enforce", tenant, policy)
 
 
-def is_mirror(request: Request) -> bool:
-    """A static Pod's image in the API, written by its kubelet: nothing we say changes what already runs.
+def is_exempt(request: Request, facts: Facts) -> bool:
+    """Sent by a driver or operator that the cluster's settings exempt: nothing that it writes is judged."""
+    return request.username in facts.policy_set.settings.exempt_users
 
-    The annotation alone can be written by anybody; the group of the writer cannot.
+
+def is_mirror(request: Request) -> bool:
+    """A static Pod's image in the API, written by its own node's kubelet: nothing we say changes what already runs.
+
+    The annotation alone can be written by anybody; who writes it cannot be chosen. Kubelets are `system:node:<name>` in
+    group system:nodes (Kubernetes' node authorization), and no kubelet mirrors what runs on another node.
     """
     return (
         "system:nodes" in request.groups
         and at(request.object, "metadata", "annotations", MIRROR_ANNOTATION) is not None
+        and request.username == NODE_USER + text(at(request.object, "spec", "nodeName"))
+        and request.username != NODE_USER
     )

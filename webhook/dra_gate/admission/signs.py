@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_gate.admission import hostpath, void
+from dra_gate.admission import stamp as stamps
 from dra_gate.admission.nodes import required_of, terms
 from dra_gate.admission.request import Request
 from dra_gate.kube import pod as pods
@@ -126,6 +127,37 @@ def _differs(ours: str, theirs: str) -> str:
     )
 
 
+def _both_lists(obj: str) -> str:
+    """Both lists that hold devices. Every expression about containers is a macro over this."""
+    return f"({obj}.spec.containers + (has({obj}.spec.initContainers) ? {obj}.spec.initContainers : []))"
+
+
+def _held(obj: str) -> str:
+    return f"has({obj}.spec.schedulingGates) && {obj}.spec.schedulingGates.exists(g, g.name == '{stamps.GRANT_GATE}')"
+
+
+def _may_reach(container: object) -> bool:
+    """An ephemeral container says something that may give it devices; the rule knows whether it does."""
+    return (
+        at(container, "securityContext", "privileged") is True
+        or any(at(container, field) is not None for field in ("envFrom", "volumeMounts"))
+        or any(at(variable, "name") in (*DEVICE_VARIABLES, void.LEGACY) for variable in sequence(at(container, "env")))
+    )
+
+
+def _extended(pod: object) -> set[tuple[str, str, str, str]]:
+    """Container, limits or requests, extended resource, and the quantity as it is written."""
+    return {
+        (text(at(container, "name")), kind, name, text(quantity))
+        for where in ("containers", "initContainers")
+        for container in sequence(at(pod, "spec", where))
+        for kind in ("limits", "requests")
+        for name, quantity in mapping(at(container, "resources", kind)).items()
+        if "/" in name
+    }
+
+
+CONTAINERS = _both_lists("object")
 # What the container runtimes of NVIDIA, AMD and Habana read: container toolkit, internal/config/image; AMD Container
 # Toolkit; Habana container runtime. CUDA_VISIBLE_DEVICES and its kin only narrow what a program sees of its container.
 DEVICE_VARIABLES = (
@@ -193,9 +225,6 @@ def _begins(prefixes: Iterable[str]) -> str:
     return " || ".join(f"k.startsWith('{prefix}')" for prefix in prefixes)
 
 
-# Both lists that hold devices. Every expression about containers is a macro over this.
-CONTAINERS = "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))"
-
 # Extended resources, implicit ones included, are exactly the names with a slash (core v1, IsExtendedResourceName). The
 # condition does not list ours: a class may get an extendedResourceName at any time, and must not open a way around.
 ASKS = Sign(
@@ -221,6 +250,32 @@ RESERVED = Sign(
     f"(has(object.metadata.name) && object.metadata.name.startsWith('{NAME_PREFIX}')) || "
     f"(has(object.metadata.generateName) && object.metadata.generateName.startsWith('{NAME_PREFIX}'))",
     _reserved,
+)
+HELD = Sign("carries-our-gate", _held("object"), lambda request: stamps.is_held(request.object))
+GATE_CHANGES = Sign(
+    "changes-our-gate",
+    f"({_held('object')}) != ({_held('oldObject')})",
+    lambda request: stamps.is_held(request.object) != stamps.is_held(request.old_object),
+)
+# kubectl debug adds a container without any of this; one that it adds for a node or as sysadmin is privileged.
+EPHEMERAL_REACH = Sign(
+    "an-ephemeral-container-may-reach-devices",
+    "has(object.spec.ephemeralContainers) && object.spec.ephemeralContainers.exists(c, "
+    "(has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged) || "
+    "has(c.envFrom) || has(c.volumeMounts) || "
+    f"(has(c.env) && c.env.exists(e, e.name in {[*DEVICE_VARIABLES, void.LEGACY]})))",
+    lambda request: any(map(_may_reach, sequence(at(request.object, "spec", "ephemeralContainers")))),
+)
+RESIZES_DEVICES = Sign(
+    "changes-a-request-for-an-extended-resource",
+    " || ".join(
+        f"{_both_lists('object')}.exists(c, has(c.resources) && has(c.resources.{kind}) && "
+        f"c.resources.{kind}.exists(k, k.contains('/') && !{_both_lists('oldObject')}.exists(o, o.name == c.name && "
+        f"has(o.resources) && has(o.resources.{kind}) && k in o.resources.{kind} && "
+        f"o.resources.{kind}[k] == c.resources.{kind}[k])))"
+        for kind in ("limits", "requests")
+    ),
+    lambda request: not _extended(request.object) <= _extended(request.old_object),
 )
 STAMP_CHANGES = Sign(
     "changes-a-stamp",

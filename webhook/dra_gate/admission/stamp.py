@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dra_gate.kube.raw import Object, at, mapping
+from dra_gate.kube.raw import Object, at, mapping, sequence
 from dra_gate.policy.compile import Template
 
 DOMAIN = "dra-gate.io/"
@@ -17,6 +17,13 @@ LANE = DOMAIN + "lane"
 CANDIDATES = DOMAIN + "candidates"
 DEVICES = DOMAIN + "devices"
 KEYS = (POLICY, POLICY_VERSION, POLICY_SET, GATE_GENERATION, TENANT, LANE, CANDIDATES, DEVICES)
+
+GRANT_GATE = DOMAIN + "grant"  # the scheduling gate that holds a Pod until its devices are granted
+
+
+def is_held(pod: Object) -> bool:
+    """The Pod has the gate's own scheduling gate, whatever others it has."""
+    return any(mapping(gate).get("name") == GRANT_GATE for gate in sequence(at(pod, "spec", "schedulingGates")))
 
 
 def stamp_of(templates: Iterable[Template], *, set_digest: str, generation: int, lane: str) -> dict[str, str]:

@@ -11,12 +11,12 @@ from dra_gate.admission.request import Request
 from dra_gate.admission.rules import foreign_claim, raw_device_request, stamp
 from dra_gate.admission.rules.quota import charge_of
 from dra_gate.admission.rules.rule import Context
-from dra_gate.admission.scope import Scope, earlier_scopes, is_mirror, scope_of
+from dra_gate.admission.scope import Scope, earlier_scopes, is_exempt, is_mirror, scope_of
 from dra_gate.admission.verdict import IGNORED, Verdict
+from dra_gate.fairness.charge import NOTHING
 from dra_gate.kube.patch import apply
 from dra_gate.kube.raw import Object, text
 
-_JUDGED = ("CREATE", "UPDATE")
 # What a Pod shows when the replica that mutated did not yet see that its namespace is gated. Nothing else is forgiven.
 _LEFT_BY_MUTATE = (raw_device_request.RULE.id, stamp.RULE.id)
 LANE_NOT_SERVED = (
@@ -29,10 +29,11 @@ def validate(request: Request, facts: Facts, *, may_look_again: bool = False) ->
     """The verdict of the validating webhook.
 
     CREATE is judged in full, UPDATE only by the rules about changes: nobody is held back for what a Pod already is.
-    Subresources, DELETE and CONNECT pass. A stamp is judged by the policy set that it names, if that is honoured.
+    What no rule is about passes: DELETE, CONNECT, and of subresources all but those that rules name. A stamp is judged
+    by the policy set that it names, if that is honoured.
     With `may_look_again`, raises BehindError for a stamp that names what these facts do not know.
     """
-    if request.subresource or request.operation not in _JUDGED or is_mirror(request):
+    if not rules.ALL.judges(request) or is_mirror(request) or is_exempt(request, facts):
         return IGNORED
     scope = scope_of(request.namespace, facts)
     if scope is None:
@@ -68,7 +69,7 @@ def _facts_of_stamp(request: Request, facts: Facts, *, may_look_again: bool) -> 
 def _judged(request: Request, scope: Scope, facts: Facts) -> Verdict:
     if scope.lane == "device-plugin":
         context = Context.of(request, request.object, scope, facts)
-        asks = (
+        asks = request.is_about("", "pods", "CREATE") and (
             any(True for _ in convert.device_requests(request.object, facts))
             or bool(context.templates)
             or any(True for _ in foreign_claim.RULE.check(context))
@@ -77,7 +78,7 @@ def _judged(request: Request, scope: Scope, facts: Facts) -> Verdict:
     judged = _as_judged(request, scope, facts)
     context = Context.of(request, judged, scope, facts)
     findings = rules.ALL.findings(context)
-    charge = charge_of(context.templates.values())
+    charge = charge_of(context.templates.values()) if request.is_about("", "pods", "CREATE") else NOTHING
     return outcome(request, scope, findings, facts, charge=charge)
 
 

@@ -38,15 +38,16 @@ def lacking(pod: Object, setting: str, own: Collection[str]) -> Iterator[Contain
         if not everywhere and not looks_elsewhere(raw):
             continue
         container = Container(kind, index, raw)
-        if not _says(raw, NAME) and not any(name in own for name in container.claim_names()):
+        if not says(raw, NAME) and not any(name in own for name in container.claim_names()):
             yield container
 
 
 def looks_elsewhere(raw: Object) -> bool:
     """The container's environment may ask for devices without the variable being written there."""
-    return bool(sequence(raw.get("envFrom"))) or _says(raw, LEGACY)
+    return bool(sequence(raw.get("envFrom"))) or says(raw, LEGACY)
 
 
-def _says(raw: Object, name: str) -> bool:
+def says(raw: Object, name: str) -> bool:
+    """The container's own `env` has the variable."""
     env: Any = sequence(raw.get("env"))
     return any(isinstance(item, dict) and item.get("name") == name for item in env)

@@ -14,6 +14,7 @@ import yaml
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.judge import Judgement, judge
 from dra_gate.admission.request import BadRequest, Request, read
+from dra_gate.admission.workloads import workload_in
 from dra_gate.cli.options import cluster_options, load_policies, output_option, world_from
 from dra_gate.cli.text import verdict_text
 from dra_gate.cluster.facts import World
@@ -21,7 +22,8 @@ from dra_gate.cluster.files import Document, InputError, read_manifests
 from dra_gate.fairness.charge import Charge
 from dra_gate.kube.pod import display_name
 from dra_gate.kube.raw import at, mapping, text
-from dra_gate.kube.workload import pod_of
+from dra_gate.kube.workload import pod_from, templates
+from dra_gate.policy.model import Settings
 
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 
@@ -96,12 +98,14 @@ def _entries(
     for document in documents:
         head = {"source": document.source, "index": document.index}
         try:
-            request = request_of(document.value, sender, namespace)
+            requests = list(requests_of(document.value, sender, namespace, facts.policy_set.settings))
         except BadRequest as error:
             kind = text(mapping(document.value).get("kind"))
             yield {**head, "kind": kind, "verdict": "invalid", "message": str(error)}
             continue
-        yield head | _entry(document.value, request, judge(request, facts))
+        for where, request in requests:
+            template = {"template": where} if where else {}
+            yield head | template | _entry(document.value, request, judge(request, facts))
 
 
 def _entry(value: Any, request: Request, judgement: Judgement) -> dict[str, Any]:
@@ -132,13 +136,29 @@ def _entry(value: Any, request: Request, judgement: Judgement) -> dict[str, Any]
     }
 
 
-def request_of(value: Any, sender: tuple[str, frozenset[str]], namespace: str) -> Request:
-    """The request that a document stands for. Raises BadRequest."""
+def requests_of(
+    value: Any, sender: tuple[str, frozenset[str]], namespace: str, settings: Settings
+) -> Iterator[tuple[str, Request]]:
+    """The requests that a document stands for: a recorded one, or a CREATE. Raises BadRequest.
+
+    A workload stands for a Pod of each of its Pod templates, named by the template's path: whoever asks wants to know
+    what becomes of the Pods, not only what `kubectl apply` would be told.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         raise BadRequest(400, "this document is no Kubernetes object: it has no kind")
     if value["kind"] == "AdmissionReview":
-        return read(value)
-    obj = pod_of(value) or value
+        yield "", read(value)
+        return
+    create = _create(value, sender, namespace)
+    workload = workload_in(create, settings)
+    made = [found for path in (workload.paths if workload else ()) for found in templates(value, path)]
+    for where, template in made:
+        yield where, _create(pod_from(value, template), sender, namespace)
+    if not made:
+        yield "", create
+
+
+def _create(obj: dict[str, Any], sender: tuple[str, frozenset[str]], namespace: str) -> Request:
     group, _, _ = text(obj.get("apiVersion")).rpartition("/")
     return Request(
         uid="review",

@@ -17,6 +17,8 @@ def verdict_text(entry: Mapping[str, Any]) -> str:
     if entry["verdict"] == "invalid":
         return f"{word} {where}: {entry['message']}"
     name = f"{entry['kind']} {entry['namespace']}/{entry['name']}"
+    if entry.get("template", "spec.template") != "spec.template":  # of several, which one
+        name += f" {entry['template']}"
     lines = [f"{word} {name}  ({where}{', policy ' + entry['policy'] if entry['policy'] else ''})"]
     lines += [
         f"        {reason['code']} {reason['field']}\n          {reason['message']} [rule {reason['rule']}]"

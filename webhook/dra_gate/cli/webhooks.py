@@ -41,7 +41,8 @@ class _Dumper(yaml.SafeDumper):
     "--policies",
     metavar="DIR",
     help="Check first that these policies load: in front of a gate without any, every device Pod is refused. Needed "
-    "where ClusterSettings say visibleDevicesVoid: withoutClaim: then every Pod in gated namespaces is asked about.",
+    "where ClusterSettings say visibleDevicesVoid: withoutClaim (then every Pod in gated namespaces is asked about) or "
+    "name workloads (which are then asked about).",
 )
 @click.option(
     "--writer",
@@ -65,7 +66,8 @@ def command(
 
     They ask the gate about Pods with devices, or with a way around it, in namespaces that carry the label
     dra-gate.io/lane, and about nothing else; the Pod goes on unchanged when mutating can't be asked, and is refused
-    when validating can't.
+    when validating can't. Workloads of such Pods get warnings when they are applied, and go on when the gate can't be
+    asked.
 
     \b
     Examples:

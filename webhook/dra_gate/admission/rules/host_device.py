@@ -11,14 +11,21 @@ from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import at, mapping, sequence
 
 
+def reached_by(volume: object) -> tuple[str, str] | None:
+    """The field below the volume by which it reaches the node's devices, and what is wrong; None where it does not."""
+    source = mapping(mapping(volume).get("hostPath"))
+    path = source.get("path")
+    if isinstance(path, str) and (why := hostpath.reached(path)):
+        return "hostPath.path", f"the node's path {path[:200]!r} {why}"
+    if source.get("type") in DEVICE_TYPES:
+        return "hostPath.type", f"a volume of type {source['type']} is a device"
+    return None
+
+
 def _check(context: Context) -> Iterator[Finding]:
     for index, volume in enumerate(sequence(at(context.object, "spec", "volumes"))):
-        source = mapping(mapping(volume).get("hostPath"))
-        path = source.get("path")
-        if isinstance(path, str) and (why := hostpath.reached(path)):
-            yield RULE.finding(f"spec.volumes[{index}].hostPath.path", f"the node's path {path[:200]!r} {why}")
-        elif source.get("type") in DEVICE_TYPES:
-            yield RULE.finding(f"spec.volumes[{index}].hostPath.type", f"a volume of type {source['type']} is a device")
+        if found := reached_by(volume):
+            yield RULE.finding(f"spec.volumes[{index}].{found[0]}", found[1])
 
 
 RULE = Rule(

@@ -12,7 +12,7 @@ from dra_gate.admission.request import Request
 from dra_gate.admission.scope import Scope
 from dra_gate.admission.signs import DRA_GROUP, Sign
 from dra_gate.admission.verdict import Finding
-from dra_gate.kube.raw import Object
+from dra_gate.kube.raw import Object, at
 from dra_gate.policy.compile import Template
 
 MAX_FINDINGS = 100  # told of one object: who has a thousand mistakes in it fixes the kind, not each
@@ -39,7 +39,8 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `on` are the (group, resource, operation) triples it is asked about, `fields` the paths it reads.
+    """One rule. `on` are the (group, resource, operation) triples it is asked about, `fields` the paths it reads. A
+    subresource is a resource of its own, such as `pods/resize`.
 
     `check` yields a finding for everything that is wrong; it never stops at the first. What it denies shows one of
     `signs`: the API server asks about nothing else. `as_written`: it judges what people wrote, whatever mutate does to
@@ -86,6 +87,10 @@ class Registry:
     def __iter__(self) -> Iterator[Rule]:
         return iter(self._rules)
 
+    def judges(self, request: Request) -> bool:
+        """Some rule is about this kind of request."""
+        return (request.group, request.target, request.operation) in self._by_kind
+
     def signs(self, group: str, resource: str, operation: str) -> tuple[Sign, ...]:
         """The signs of all rules that are about this kind of request."""
         rules = self._by_kind.get((group, resource, operation), ())
@@ -96,7 +101,7 @@ class Registry:
         first `MAX_FINDINGS`. With `as_written` only those of rules that judge what people wrote.
         """
         request = context.request
-        rules: Iterable[Rule] = self._by_kind.get((request.group, request.resource, request.operation), ())
+        rules: Iterable[Rule] = self._by_kind.get((request.group, request.target, request.operation), ())
         if context.scope.lane == "device-plugin":
             rules = [rule for rule in rules if rule.every_lane]
         if as_written:
@@ -108,5 +113,12 @@ CLAIM_CREATE = (
     (DRA_GROUP, "resourceclaims", "CREATE"),
     (DRA_GROUP, "resourceclaimtemplates", "CREATE"),
 )
+
+
+def is_going(request: Request) -> bool:
+    """The object is being deleted: it is never held back, its finalizers must come off whatever else changes."""
+    return at(request.old_object, "metadata", "deletionTimestamp") is not None
+
+
 POD_CREATE = (("", "pods", "CREATE"),)
 POD_UPDATE = (("", "pods", "UPDATE"),)

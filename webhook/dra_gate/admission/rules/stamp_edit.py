@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_gate.admission import stamp as stamps
-from dra_gate.admission.rules.rule import POD_UPDATE, Context, Rule
+from dra_gate.admission.rules.rule import POD_UPDATE, Context, Rule, is_going
 from dra_gate.admission.signs import STAMP_CHANGES
 from dra_gate.admission.verdict import Finding
-from dra_gate.kube.raw import at
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    if context.request.username in context.facts.writers:
-        return
-    # A Pod on its way out is never held back: finalizers must come off whatever else the request carries.
-    if at(context.request.old_object, "metadata", "deletionTimestamp") is not None:
+    if context.request.username in context.facts.writers or is_going(context.request):
         return
     before, after = stamps.stamp_on(context.request.old_object), stamps.stamp_on(context.object)
     for key in stamps.KEYS:

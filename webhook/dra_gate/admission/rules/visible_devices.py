@@ -8,31 +8,37 @@ from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.signs import DEVICE_MOUNTS, DEVICE_VARIABLES, VISIBLE_DEVICES
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube import pod as pods
-from dra_gate.kube.raw import mapping, sequence, text
+from dra_gate.kube.raw import Object, mapping, sequence, text
 
 _NO_DEVICE = ("void", "none", "", None)
 
 
+def asked_of_the_runtime(container: Object) -> Iterator[tuple[str, str]]:
+    """What the container asks its runtime for: the field below the container, and what is wrong with it."""
+    last: dict[str, int] = {}  # of several definitions the last one counts
+    for number, item in enumerate(env := sequence(container.get("env"))):
+        if isinstance(item, dict) and item.get("name") in DEVICE_VARIABLES:
+            last[item["name"]] = number
+    for name, number in last.items():
+        value = env[number].get("value")
+        if env[number].get("valueFrom") is not None:
+            yield f"env[{number}].valueFrom", f"{name} comes from elsewhere: its value cannot be known"
+        elif isinstance(value, str) and "$(" in value:
+            yield f"env[{number}].value", f"{name} is put together by $(…): its value cannot be known"
+        elif value not in _NO_DEVICE:
+            yield f"env[{number}].value", f"{name} asks the runtime for {text(value)[:80]!r}"
+    for number, mount in enumerate(sequence(container.get("volumeMounts"))):
+        if DEVICE_MOUNTS in text(mapping(mount).get("mountPath")):
+            yield (
+                f"volumeMounts[{number}].mountPath",
+                f"a mount under {DEVICE_MOUNTS} asks the runtime for the device of that name",
+            )
+
+
 def _check(context: Context) -> Iterator[Finding]:
     for kind, index, raw in pods.containers_with(context.object, "env", "volumeMounts"):
-        last: dict[str, int] = {}  # of several definitions the last one counts
-        for number, item in enumerate(env := sequence(raw.get("env"))):
-            if isinstance(item, dict) and item.get("name") in DEVICE_VARIABLES:
-                last[item["name"]] = number
-        for name, number in last.items():
-            field, value = f"spec.{kind}[{index}].env[{number}]", env[number].get("value")
-            if env[number].get("valueFrom") is not None:
-                yield RULE.finding(f"{field}.valueFrom", f"{name} comes from elsewhere: its value cannot be known")
-            elif isinstance(value, str) and "$(" in value:
-                yield RULE.finding(f"{field}.value", f"{name} is put together by $(…): its value cannot be known")
-            elif value not in _NO_DEVICE:
-                yield RULE.finding(f"{field}.value", f"{name} asks the runtime for {text(value)[:80]!r}")
-        for number, mount in enumerate(sequence(raw.get("volumeMounts"))):
-            if DEVICE_MOUNTS in text(mapping(mount).get("mountPath")):
-                yield RULE.finding(
-                    f"spec.{kind}[{index}].volumeMounts[{number}].mountPath",
-                    f"a mount under {DEVICE_MOUNTS} asks the runtime for the device of that name",
-                )
+        for field, problem in asked_of_the_runtime(raw):
+            yield RULE.finding(f"spec.{kind}[{index}].{field}", problem)
 
 
 RULE = Rule(

@@ -18,7 +18,7 @@ from dra_gate.admission.request import BadRequest
 from dra_gate.cli.failure import Failure
 from dra_gate.cli.options import load_policies
 from dra_gate.cli.policy.files import folder_argument
-from dra_gate.cli.review import request_of
+from dra_gate.cli.review import requests_of
 from dra_gate.cluster.facts import World
 from dra_gate.fairness.charge import Charge
 from dra_gate.policy.cases import Case, read_cases
@@ -108,7 +108,8 @@ def _judge(case: Case, policy_set: PolicySet, worlds: dict[tuple[int, ...], Worl
     used = {tenant: Charge(devices) for tenant, devices in case.used.items()}
     facts = replace(facts, used={**facts.used, **used})
     try:
-        request = request_of(dict(case.document), (case.user, case.groups), case.namespace)
+        sender = (case.user, case.groups)
+        _, request = next(requests_of(dict(case.document), sender, case.namespace, policy_set.settings))
     except BadRequest as error:
         raise Failure(f"{case.place} {case.name}: {error}") from None
     return examine(case, replay(request, facts), policy_set, cluster_of(case.facts))

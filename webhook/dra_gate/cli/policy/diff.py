@@ -16,7 +16,7 @@ from dra_gate.admission.sets import PolicySets
 from dra_gate.admission.stamp import POLICY_SET, stamp_on
 from dra_gate.cli.options import load_policies, world_from
 from dra_gate.cli.policy.cases import gate
-from dra_gate.cli.review import request_of
+from dra_gate.cli.review import requests_of
 from dra_gate.cluster.facts import World
 from dra_gate.cluster.files import InputError, read_manifests
 from dra_gate.kube.pod import display_name
@@ -94,14 +94,15 @@ def _moved(
         for document in read_manifests(reviews):
             source = f"{document.source}#{document.index}"
             try:
-                request = request_of(document.value, ("", frozenset()), namespace)
+                made = list(requests_of(document.value, ("", frozenset()), namespace, after.settings))
             except BadRequest as error:
                 click.echo(f"warning: {source}: {error}", err=True)
                 continue
-            if POLICY_SET in stamp_on(request.object):
-                click.echo(f"warning: {source}: skipped, a policy set has decided it before", err=True)
-                continue
-            requests.append((source, request))
+            for where, request in made:
+                if POLICY_SET in stamp_on(request.object):
+                    click.echo(f"warning: {source}: skipped, a policy set has decided it before", err=True)
+                    continue
+                requests.append((f"{source} {where}".rstrip(), request))
     except InputError as error:
         raise click.UsageError(str(error)) from None
     olds = [replay(request, world.facts()) for _, request in requests]
