@@ -212,7 +212,8 @@ class Gate:
         if account is not None:
             folder, variables = self.plane.service_account(account)
             environment = {k: v for k, v in environment.items() if k != "KUBECONFIG"} | variables
-            environment |= {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[1])}
+            search = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment |= {"HOME": str(folder), "PYTHONPATH": os.pathsep.join(search)}
             program = [sys.executable, "-m", "controlplane.in_pod", folder]
         self.plane.processes.start(name, [*program, *words], self.log(name), environment)
 
