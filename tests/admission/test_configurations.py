@@ -197,7 +197,7 @@ def test_offline_reaches_what_the_conditions_select(
     scope = scope_of("fern-dev", facts)
     assert scope is not None
     if ALL.findings(Context.of(asked, pod, scope, facts)):
-        assert any(sign.shown(asked) for sign in ALL.signs("", "pods", operation)), "no rule denies what shows no sign"
+        assert any(sign.shown(asked) for sign in ALL.signs("", target, operation)), "no rule denies what shows no sign"
 
 
 @pytest.mark.parametrize(

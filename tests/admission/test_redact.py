@@ -45,13 +45,12 @@ def with_secrets(pod: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(spec, dict):
         return pod
     spec["imagePullSecrets"] = [{"name": SECRET}]
-    spec["volumes"] = [
-        *(spec.get("volumes") or []),
-        {"name": "v", "csi": {"driver": "x", "volumeAttributes": {"p": SECRET}}},
-    ]
-    for container in spec.get("containers") or []:
+    listed = spec.get("volumes") if isinstance(spec.get("volumes"), list) else []
+    spec["volumes"] = [*listed, {"name": "v", "csi": {"driver": "x", "volumeAttributes": {"p": SECRET}}}]
+    for container in spec["containers"] if isinstance(spec.get("containers"), list) else []:
         if isinstance(container, dict):
-            container["env"] = [*(container.get("env") or []), {"name": "PASSWORD", "value": SECRET}]
+            listed = container.get("env") if isinstance(container.get("env"), list) else []
+            container["env"] = [*listed, {"name": "PASSWORD", "value": SECRET}]
             container["args"], container["command"] = [f"--token={SECRET}"], [SECRET]
             container["livenessProbe"] = {"httpGet": {"httpHeaders": [{"name": "Authorization", "value": SECRET}]}}
     return pod

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from closed.disabled import rows_of, without
 from closed.oracle import reached
 from closed.prove import prove, site
+from dra_gate.admission import rules
+from dra_gate.admission.validate import validate
 
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
@@ -39,3 +42,14 @@ def test_nothing_gets_through() -> None:
 )  # fmt: skip
 def test_what_the_oracle_sees(spec: dict[str, Any], sees: bool) -> None:
     assert bool(reached({"spec": spec}, site())) is sees
+
+
+@pytest.mark.parametrize("rule", list(rules.ALL), ids=lambda rule: rule.id)
+def test_no_rule_can_be_switched_off_unnoticed(rule: rules.Rule) -> None:
+    """By the whole gate's verdict on the rows of its table; `python -m closed.disabled` prints who else notices."""
+    noticed = 0
+    for request, facts in rows_of(rule):
+        before = {finding.rule for finding in validate(request, facts).findings}
+        with without(rule):
+            noticed += before != {finding.rule for finding in validate(request, facts).findings}
+    assert noticed

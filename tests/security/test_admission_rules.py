@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -237,10 +238,14 @@ def test_idle_connections_are_ended_by_the_client_first() -> None:
 
 
 @pytest.mark.parametrize(("ends_in", "reasons"), [(60, []), (-1, ["the serving certificate has ended"])])
-def test_a_replica_whose_certificate_has_ended_is_not_ready(ends_in: float, reasons: list[str]) -> None:
+def test_a_replica_whose_certificate_has_ended_is_not_ready(ends_in: float, reasons: list[str], tmp_path: Path) -> None:
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    shutil.copy(setting.WORLD / "policies.yaml", policies)
     certificate: Any = SimpleNamespace(not_after=time.time() + ends_in, failures=0)
     process = Process(certificate, stopping=lambda: False, connections=lambda: (0, 0))
-    app = serve._build(setting.policy_set(), GATE_WRITERS, None, 300, None, (), process)
+    cluster = (str(setting.WORLD / "cluster.yaml"),)
+    app = serve._build(str(policies), GATE_WRITERS, None, 300, None, None, cluster, None, process)
     assert app.reasons_against() == reasons
 
 

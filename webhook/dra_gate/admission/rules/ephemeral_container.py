@@ -70,6 +70,7 @@ RULE = Rule(
     "of the container, its devices included where the Pod holds them",
     on=(("", "pods/ephemeralcontainers", "UPDATE"),),
     check=_check,
+    other_codes=(visible_devices.RULE.code, host_device.RULE.code),
     signs=(EPHEMERAL_REACH,),
     every_lane=True,
 )
