@@ -60,8 +60,8 @@ prove-rolling: control-plane ## Creates at a steady rate while everything about 
 prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes docs/proofs/order.md
 	@$(BIN)/python -m proofs.order
 
-prove-closed: $(READY) ## Hostile Pods against the rules, judged by an oracle that knows none of them (10 minutes)
-	@$(BIN)/python -m closed.prove
+prove-closed: $(READY) ## Hostile Pods against the rules, judged by an oracle that knows none of them (10 minutes); writes docs/proofs/closed.md
+	@$(BIN)/python -m closed.prove --write
 
 kind: $(READY) ## The gate and the cluster tests on a kind cluster; needs Docker or Podman, kind and kubectl
 	@$(BIN)/python -m kind_cluster
