@@ -72,10 +72,26 @@ ANNOTATIONS = {
 }
 
 
-def spelled(path: str, draw: Random) -> str:
+class Dice(Random):
+    """Chances that are all greater or smaller for one Pod: some have one thing wrong with them, some everything."""
+
+    def __init__(self, seed: str) -> None:
+        super().__init__(seed)
+        self._scale = self.choice([0.1, 0.2, 0.5, 1.0])
+
+    def chance(self, share: float) -> bool:
+        """True in `share` of all cases, less for a tame Pod."""
+        return self.random() < share * self._scale
+
+    def amount(self) -> Any:
+        """What is asked for of a resource, mostly written as people do."""
+        return self.choice(AMOUNTS if self.chance(0.7) else ["1", "2", 1])
+
+
+def spelled(path: str, draw: Dice) -> str:
     """The path as somebody writes it who wants a reader to miss it; or a folder above it."""
     parts = path.strip("/").split("/")
-    if draw.random() < 0.4:
+    if draw.chance(0.4):
         parts = parts[: draw.randint(0, len(parts))]
     made = ""
     for part in parts:
@@ -83,78 +99,78 @@ def spelled(path: str, draw: Random) -> str:
     return made + draw.choice(["", "", "/", "/.", "//"]) or draw.choice(["/", "//", "/..", "/./"])
 
 
-def _resources(draw: Random) -> Any:
+def _resources(draw: Dice) -> Any:
     made: dict[str, Any] = {}
     for part in ("limits", "requests"):
-        if draw.random() < 0.5:
-            made[part] = {draw.choice(RESOURCES): draw.choice(AMOUNTS) for _ in range(draw.randint(0, 2))}
-    if draw.random() < 0.3:
+        if draw.chance(0.5):
+            made[part] = {draw.choice(RESOURCES): draw.amount() for _ in range(draw.randint(0, 2))}
+    if draw.chance(0.3):
         made["claims"] = [{"name": draw.choice(["g0", "g1", "gate-0", "nope"])} for _ in range(draw.randint(1, 2))]
     return made
 
 
-def _environment(draw: Random) -> list[Any]:
+def _environment(draw: Dice) -> list[Any]:
     names = [VARIABLE, VARIABLE, "X", "NVIDIA_X", "NVIDIA_DRIVER_CAPABILITIES", "nvidia_visible_devices", "PATH"]
     made: list[Any] = []
     for _ in range(draw.randint(0, 4)):
         entry: dict[str, Any] = {"name": draw.choice(names), "value": draw.choice(VALUES)}
-        if draw.random() < 0.2:
+        if draw.chance(0.2):
             entry = {"name": entry["name"], "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['note']"}}}
         made.append(entry)
     return made
 
 
-def _container(draw: Random, number: int) -> dict[str, Any]:
+def _container(draw: Dice, number: int) -> dict[str, Any]:
     made: dict[str, Any] = {"name": f"c{number}", "image": "registry.example/a:1"}
-    if draw.random() < 0.6:
+    if draw.chance(0.6):
         made["resources"] = _resources(draw)
-    if draw.random() < 0.3:
+    if draw.chance(0.3):
         made["env"] = _environment(draw)
-    if draw.random() < 0.2:
+    if draw.chance(0.2):
         made["envFrom"] = [{"prefix": draw.choice(["", "NVIDIA_"]), "configMapRef": {"name": "x"}}]
-    if draw.random() < 0.15:
+    if draw.chance(0.15):
         made["securityContext"] = {"privileged": draw.choice([True, True, False])}
-    if draw.random() < 0.2:
+    if draw.chance(0.2):
         made["restartPolicy"] = "Always"
-    if draw.random() < 0.2:
+    if draw.chance(0.2):
         made["volumeMounts"] = [
             {"name": "v0", "mountPath": "/x", "subPath": draw.choice(["", "nvidia0", "run/docker.sock"])}
         ]
     return made
 
 
-def pod(draw: Random) -> dict[str, Any]:
+def pod(draw: Dice) -> dict[str, Any]:
     """A Pod of the right types: every part of it could be stored, or is refused by the API server for its value."""
     spec: dict[str, Any] = {"containers": [_container(draw, n) for n in range(draw.randint(1, 3))]}
-    if draw.random() < 0.3:
+    if draw.chance(0.3):
         spec["initContainers"] = [_container(draw, n + 10) for n in range(draw.randint(1, 2))]
-    if draw.random() < 0.4:
+    if draw.chance(0.4):
         spec["resourceClaims"] = [
             {"name": f"g{n}", "resourceClaimTemplateName": draw.choice(TEMPLATES)}
-            if draw.random() < 0.5
+            if draw.chance(0.5)
             else {"name": f"g{n}", "resourceClaimName": draw.choice(CLAIMS)}
             for n in range(draw.randint(1, 2))
         ]
-    if draw.random() < 0.3:
+    if draw.chance(0.3):
         paths = [*DOORS, "/dev/shm", "/var/log", "/etc/ssl", "/data", "/devices"]
         spec["volumes"] = [
             {"name": f"v{n}", "hostPath": {"path": spelled(draw.choice(paths), draw)}}
             for n in range(draw.randint(1, 2))
         ]
-    if draw.random() < 0.1:
+    if draw.chance(0.1):
         spec["nodeName"] = draw.choice(["n0", "cpu-0"])
-    if draw.random() < 0.1:
+    if draw.chance(0.1):
         spec["runtimeClassName"] = draw.choice(["nvidia", "renamed", "runc", "gvisor"])
-    if draw.random() < 0.1:
+    if draw.chance(0.1):
         spec["nodeSelector"] = {draw.choice(["nvidia.com/gpu.product", "kubernetes.io/os", "pool"]): "x"}
-    metadata: dict[str, Any] = {"name": draw.choice(["p", "p", "dra-gate-p"])}
-    if draw.random() < 0.3:
+    metadata: dict[str, Any] = {"name": "dra-gate-p" if draw.chance(0.15) else "p"}
+    if draw.chance(0.3):
         chosen = draw.sample(sorted(ANNOTATIONS), draw.randint(1, 3))
         metadata["annotations"] = {key: draw.choice(ANNOTATIONS[key]) for key in chosen}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def spoiled(value: Any, draw: Random) -> Any:
+def spoiled(value: Any, draw: Dice) -> Any:
     """The same with wrong types, odd text, huge maps or deep nesting somewhere inside."""
     chance = draw.random()
     if chance < 0.03:
@@ -164,7 +180,7 @@ def spoiled(value: Any, draw: Random) -> Any:
     if chance < 0.04:
         deep: Any = "x"
         for _ in range(200):
-            deep = [deep] if draw.random() < 0.5 else {"containers": deep}
+            deep = [deep] if draw.chance(0.5) else {"containers": deep}
         return deep
     if isinstance(value, dict):
         return {key: spoiled(inner, draw) for key, inner in value.items()}

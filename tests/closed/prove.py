@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from admission import setting
@@ -29,9 +28,9 @@ _HEAD = [
     "# Every way around, closed",
     "",
     "Made by `make prove-closed`. Hostile Pods in random combinations and spellings go through both webhooks. What is",
-    "admitted is looked at by an oracle of 150 lines (`tests/closed/oracle.py`) that shares no code with the gate: what",
-    "would the scheduler, the kubelet and the container runtime give this Pod? `python -m closed.disabled` prints, for",
-    "each rule switched off, who notices.",
+    "admitted is looked at by an oracle (`tests/closed/oracle.py`) that shares no code with the gate: what would the",
+    "scheduler, the kubelet and the container runtime give this Pod? `python -m closed.disabled` prints, for each rule",
+    "switched off, who notices.",
     "",
 ]
 NAMESPACE = "fern-dev"
@@ -111,7 +110,7 @@ def prove(count: int, seed: int, *, spoil: bool = True) -> Result:
     """Judge `count` hostile Pods and, with `spoil`, as many spoiled ones, which only must not crash."""
     facts, there, result = world_facts(), site(), Result()
     for number in range(count):
-        draw = Random(f"{seed}-{number}")
+        draw = hostile.Dice(f"{seed}-{number}")  # the same Pods every time
         pod = setting.resolved(hostile.pod(draw))
         began = time.perf_counter()
         stored = judged(pod, facts, result.codes)
