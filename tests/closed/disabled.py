@@ -18,7 +18,7 @@ from cases import harness
 from closed.prove import prove
 from dra_gate.admission import rules
 from dra_gate.admission.judge import judge
-from dra_gate.admission.request import read
+from dra_gate.admission.request import BadRequest
 from dra_gate.admission.rules import Rule
 from dra_gate.admission.rules.rule import Registry
 from dra_gate.admission.validate import validate
@@ -80,15 +80,12 @@ def handed() -> Iterator[tuple[str, Any, Any]]:
             document = case.document(expectation)
             name = f"{case_id}/{expectation.get('pod', expectation.get('review'))}"
             sender = (expectation.get("user") or harness.USER, frozenset(expectation.get("groups") or harness.GROUPS))
-            if document.get("kind") == "AdmissionReview":
-                try:
-                    yield name, read(document), world.facts()
-                except Exception:  # noqa: BLE001 - inputs that are no reviews judge no rule
-                    continue
-            else:
-                settings = harness.policy_set().settings
-                for _, request in requests_of(document, sender, "default", settings):
-                    yield name, request, world.facts()
+            try:
+                requests = list(requests_of(document, sender, "default", harness.policy_set().settings))
+            except BadRequest:
+                continue  # no review: no rule is asked
+            for _, request in requests:
+                yield name, request, world.facts()
 
 
 def findings(request: Any, facts: Any) -> set[tuple[str, str]]:
