@@ -62,6 +62,7 @@ prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes
 
 prove-closed: $(READY) ## Hostile Pods against the rules, judged by an oracle that knows none of them (10 minutes); writes docs/proofs/closed.md
 	@$(BIN)/python -m closed.prove --write
+	@$(BIN)/python -m closed.disabled --append
 
 kind: $(READY) ## The gate and the cluster tests on a kind cluster; needs Docker or Podman, kind and kubectl
 	@$(BIN)/python -m kind_cluster

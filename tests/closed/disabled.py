@@ -6,6 +6,7 @@ validate, the handed cases through both webhooks, and hostile Pods that the orac
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any
 from admission import setting
 from admission.test_rules import TABLES
 from cases import harness
-from closed.prove import prove
+from closed.prove import PROOF, prove
 from dra_gate.admission import rules
 from dra_gate.admission.judge import judge
 from dra_gate.admission.request import BadRequest
@@ -114,15 +115,24 @@ def notice(rule: Rule, inputs: list[tuple[str, Any, Any]]) -> Noticed:
 
 def main() -> int:
     """Print the table; 1 when a rule could go unnoticed."""
+    parser = argparse.ArgumentParser(prog="python -m closed.disabled", description=__doc__)
+    parser.add_argument("--append", action="store_true", help=f"add it to docs/proofs/{PROOF.name} too")
+    options = parser.parse_args()
     inputs = list(handed())
+    lines = [
+        f"| rule switched off | rows of its table | handed cases | of {HOSTILE} hostile Pods let through |",
+        "|---|---:|---|---:|",
+    ]
     unnoticed = 0
-    print(f"| rule switched off | rows of its table | handed cases | of {HOSTILE} hostile Pods let through |")
-    print("|---|---:|---|---:|")
+    print("\n".join(lines))
     for rule in list(rules.ALL):
         found = notice(rule, inputs)
         shown = ", ".join(found.cases[:6]) + (f" and {len(found.cases) - 6} more" if len(found.cases) > 6 else "")
-        print(f"| {found.rule} | {found.rows} | {shown} | {found.hostile} |", flush=True)
+        lines.append(f"| {found.rule} | {found.rows} | {shown} | {found.hostile} |")
+        print(lines[-1], flush=True)
         unnoticed += not (found.rows or found.cases or found.hostile)
+    if options.append:
+        PROOF.write_text("\n".join([PROOF.read_text(), "## Each rule switched off: who notices", "", *lines, ""]))
     return 1 if unnoticed else 0
 
 
