@@ -315,9 +315,11 @@ DRA = "resource.k8s.io"
     (CONTROLLER, "get list watch", "", "secrets configmaps", "any", False),
     (CONTROLLER, "update patch", DRA, TEMPLATES, "any", False),
     (CONTROLLER, "create update patch delete", DRA, "resourceclaims deviceclasses resourceslices", "any", False),
-    (WEBHOOK, "list watch", "", "namespaces pods", "", True),
+    (CONTROLLER, "guard", "dra-gate.io", "gates", "", True),
+    (WEBHOOK, "guard", "dra-gate.io", "gates", "", False),
+    (WEBHOOK, "list watch", "", "namespaces nodes pods", "", True),
+    (WEBHOOK, "list watch", "node.k8s.io", "runtimeclasses", "", True),
     (WEBHOOK, "list watch", DRA, "deviceclasses resourceclaims resourceclaimtemplates resourceslices", "", True),
-    (WEBHOOK, "list watch", "", "nodes", "", False),  # no rule reads them yet
     (WEBHOOK, "create update patch delete", "", "pods namespaces nodes secrets", "any", False),
     (WEBHOOK, "create update patch delete", DRA, "resourceclaims resourceclaimtemplates", "any", False),
     (WEBHOOK, "get list watch", "", "secrets configmaps", "any", False),

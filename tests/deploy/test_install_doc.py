@@ -64,7 +64,7 @@ def installed(shell: Shell) -> None:
     }
     hooks = shell.api.get("validatingwebhookconfigurations", "zz-dra-gate")["webhooks"]
     wait_for(lambda: all("caBundle" in h["clientConfig"] for h in hooks_now(shell.api)), 15, "the caBundle")
-    assert len(hooks) == 2
+    assert len(hooks) == 3
 
 
 def hooks_now(api: Api) -> list[dict]:  # type: ignore[type-arg]
