@@ -475,7 +475,7 @@ def test_the_rights_in_the_manual_are_enough(
     second = folder(tmp_path / "policies", 2)
     with pytest.raises(GateError, match="403"):
         tried("publish", second, "--no-lint")
-    roles = api.apply_yaml(manual.split("```yaml")[1].split("```")[0])
+    roles = api.apply_yaml(manual.split("## Who may do it")[1].split("```yaml")[1].split("```")[0])
     subjects = [{"kind": "User", "name": TENANT.name, "apiGroup": "rbac.authorization.k8s.io"}]
     for role in roles:
         name, group = role["metadata"]["name"], "rbac.authorization.k8s.io"
