@@ -241,3 +241,22 @@ def test_a_namespace_with_our_templates_can_be_deleted_by_anybody_who_may(
     guarded.apply(template("dra-gate-train-v1-x1-0", "going"))
     control_plane.api(TENANT).delete("namespaces", "going")
     wait_for(lambda: guarded.find("namespaces", "going") is None, 30, "the namespace to go")
+
+
+@pytest.mark.controlplane
+@pytest.mark.parametrize("subresource", ["status", "finalize"])
+def test_labels_do_not_change_by_a_subresource(subresource: str, guarded: Api, control_plane: ControlPlane) -> None:
+    path = f"{guarded.path('namespaces', None, 'guarded')}/{subresource}"
+    there = guarded.get("namespaces", "guarded")
+    there["metadata"]["labels"] = {key: value for key, value in there["metadata"]["labels"].items() if key != LANE}
+    with pytest.raises(ApiError, match="zz-dra-gate-guard-labels"):
+        control_plane.api(TENANT).request("PUT", path, there)
+    assert guarded.get("namespaces", "guarded")["metadata"]["labels"][LANE] == "dra"
+
+
+@pytest.mark.controlplane
+def test_the_history_of_the_gate_is_the_controllers(guarded: Api, control_plane: ControlPlane) -> None:
+    there = guarded.get("gates", "default")
+    there["status"] = {"history": []}
+    with pytest.raises(ApiError, match="zz-dra-gate-guard-gate"):
+        control_plane.api(TENANT).request("PUT", f"{guarded.path('gates', None, 'default')}/status", there)

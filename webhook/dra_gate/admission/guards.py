@@ -64,9 +64,8 @@ class Guard:
         """The guard is about this kind of request."""
         return (
             request.group == self.group
-            and request.resource in self.resources
+            and request.target in self.resources
             and request.operation in self.operations
-            and not request.subresource
             and (not self.namespace or request.namespace == self.namespace)
         )
 
@@ -117,7 +116,8 @@ GUARDS: tuple[Guard, ...] = (
         title="Lane, mode and tenant of a namespace, and admin access in a gated one",
         code="POLICY_LABEL",
         group="",
-        resources=("namespaces",),
+        # The subresources take labels along (Kubernetes' namespace strategy).
+        resources=("namespaces", "namespaces/status", "namespaces/finalize"),
         operations=("CREATE", "UPDATE"),
         condition=f"{_label_differs(LABELS)} || (('{LANE_LABEL}' in variables.was || '{LANE_LABEL}' in variables.now) "
         f"&& {_label_differs([ADMIN_ACCESS_LABEL])})",
@@ -149,7 +149,7 @@ GUARDS: tuple[Guard, ...] = (
         title="The Gate: which policy set is active, which are accepted, the lane switch",
         code="POLICY_OBJECT",
         group="dra-gate.io",
-        resources=("gates",),
+        resources=("gates", "gates/status"),
         operations=("CREATE", "UPDATE", "DELETE"),
         condition="true",
         touched=_gate_touched,

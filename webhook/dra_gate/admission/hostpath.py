@@ -37,6 +37,7 @@ PROTECTED = (
     "/var/lib/kubelet/plugins",
     "/var/lib/kubelet/plugins_registry",
     "/var/lib/kubelet/pod-resources",
+    "/var/lib/kubelet/pods",  # the tokens and keys of every Pod of the node, its drivers' and the gate's among them
 )
 _SPLIT = tuple(tuple(path[1:].split("/")) for path in PROTECTED)
 

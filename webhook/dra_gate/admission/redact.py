@@ -16,25 +16,29 @@ import msgspec
 from dra_gate.admission.configurations import mutated
 from dra_gate.admission.request import read
 from dra_gate.admission.review import Route
+from dra_gate.admission.signs import (
+    CDI_ANNOTATIONS,
+    DEVICE_LIST_ANNOTATIONS,
+    DEVICE_VARIABLES,
+    DOMAIN,
+    OTHER_ALLOCATORS,
+)
+from dra_gate.kube.pod import MIRROR_ANNOTATION
 from dra_gate.kube.raw import mapping, text
 from dra_gate.policy.model import Settings
 
 Keep = Callable[[Any], Any]
 
 _REQUEST = ("uid", "kind", "resource", "subResource", "operation", "namespace", "name", "dryRun")
-# Read by rules: prefixes of annotations, and variables whose value says which devices a container is to see.
+# What rules read: annotations by prefix, and variables of which the value counts. Of CUDA_VERSION only the name does.
 _ANNOTATIONS = (
-    "dra-gate.io/",
-    "kubernetes.io/config.mirror",
+    DOMAIN,
+    MIRROR_ANNOTATION,
     "resource.kubernetes.io/",
-    "cdi.k8s.io/",
-    "nvidia.cdi.k8s.io/",
-    "devices.gke.io/",
-    "devices.nri.io/",
-    "hami.io/",
-    "gpu-",
+    *CDI_ANNOTATIONS,
+    *DEVICE_LIST_ANNOTATIONS,
+    *OTHER_ALLOCATORS,
 )
-_VARIABLES = ("VISIBLE_DEVICES", "MIG_CONFIG_DEVICES", "MIG_MONITOR_DEVICES")
 
 
 def recorded(route: Route, body: bytes) -> bytes | None:
@@ -69,6 +73,8 @@ def _object(value: Any, resource: str) -> Any:
             return _POD(value)
         case "resourceclaims" | "resourceclaimtemplates" | "namespaces":
             return _only({"metadata": _METADATA, "spec": _as_it_is})(value)
+        case "podgroups":
+            return _only({"metadata": _METADATA, "spec": _only({"resourceClaims": _as_it_is})})(value)
         case _:
             return _only({"metadata": _METADATA})(value) | _templates(value)
 
@@ -119,7 +125,7 @@ def _variable(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     name = value.get("name")
-    if isinstance(name, str) and name.endswith(_VARIABLES):
+    if name in DEVICE_VARIABLES:
         known = {key: value[key] for key in ("name", "value") if key in value}
         return known | ({"valueFrom": {}} if "valueFrom" in value else {})
     return {"name": name}
