@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ NAMESPACES = ("lilac-canary", "lilac-enforced")
 CLUSTER_KINDS = (
     "Namespace",
     "Node",
+    "RuntimeClass",
     "DeviceClass",
     "ResourceSlice",
     "ResourceClaimTemplate",
@@ -38,6 +40,10 @@ def lilac(control_plane: ControlPlane) -> Iterator[Api]:
     for obj in harness.environment():
         if obj["kind"] in CLUSTER_KINDS and obj["kind"] != "ResourceClaimTemplate":
             api.apply(servable(obj))
+    # The API server takes no Pod of a runtime class that is not there.
+    api.apply(
+        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
+    )
     subjects = [{"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "system:authenticated"}]
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
     binding = {"metadata": {"name": "cases"}, "subjects": subjects, "roleRef": role}
@@ -53,6 +59,7 @@ def lilac(control_plane: ControlPlane) -> Iterator[Api]:
     finally:
         scene.clear(api, *NAMESPACES)
         api.delete("clusterrolebindings", "cases")
+        api.delete("runtimeclasses", "nvidia")
         for obj in harness.environment():
             if obj["kind"] in ("Node", "DeviceClass", "ResourceSlice"):
                 plural = "deviceclasses" if obj["kind"] == "DeviceClass" else obj["kind"].lower() + "s"
@@ -151,10 +158,12 @@ def with_objects(api: Api, objects: list[Object]) -> None:
                 api.apply(obj)
         elif obj["kind"] in CLUSTER_KINDS:
             (before_the_gate if obj["kind"].startswith("ResourceClaim") else api).apply(servable(obj))
+    if any(obj["kind"] == "RuntimeClass" for obj in objects):
+        time.sleep(1)  # until the gate's caches, and the API server's own, have it
 
 
 def without_objects(api: Api, objects: list[Object]) -> None:
-    plurals = {"DeviceClass": "deviceclasses"}
+    plurals = {"DeviceClass": "deviceclasses", "RuntimeClass": "runtimeclasses"}
     for obj in objects:
         if obj["kind"] in CLUSTER_KINDS and not obj["metadata"]["name"].startswith("dra-gate-"):
             plural = plurals.get(obj["kind"], obj["kind"].lower() + "s")
