@@ -64,9 +64,8 @@ class Guard:
         """The guard is about this kind of request."""
         return (
             request.group == self.group
-            and request.resource in self.resources
+            and request.target in self.resources
             and request.operation in self.operations
-            and not request.subresource
             and (not self.namespace or request.namespace == self.namespace)
         )
 
@@ -149,7 +148,7 @@ GUARDS: tuple[Guard, ...] = (
         title="The Gate: which policy set is active, which are accepted, the lane switch",
         code="POLICY_OBJECT",
         group="dra-gate.io",
-        resources=("gates",),
+        resources=("gates", "gates/status"),  # the backstop goes by the status
         operations=("CREATE", "UPDATE", "DELETE"),
         condition="true",
         touched=_gate_touched,
