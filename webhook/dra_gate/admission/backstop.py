@@ -14,6 +14,7 @@ from dra_gate.admission.configurations import GATE_WRITERS, NOT_MIRROR, gated_na
 from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL
 from dra_gate.admission.guards import NAME
 from dra_gate.admission.rules import ALL, Rule
+from dra_gate.admission.signs import CONTAINERS
 from dra_gate.policy.model import EXCEPTABLE
 
 BACKSTOP = f"{NAME}-backstop"
@@ -34,7 +35,11 @@ VARIABLES = {
     # Both that count just after the switch: what was right under the lane before is not refused (`earlier_scopes`).
     "lanes": "[params.spec.?lane.?override.orValue(''), params.spec.?lane.?previous.orValue('')]"
     f".map(override, override != '' ? override : {_label(LANE_LABEL, '')})",
-    "open": f"variables.mode in ['warn', 'shadow'] || !({_KNOWN}) || request.userInfo.username in {_PASSED}.exemptUsers",
+    # To the API server's type checker the two lists hold different things, and can't be joined.
+    "containers": "dyn(object.spec.containers) + "
+    "(has(object.spec.initContainers) ? dyn(object.spec.initContainers) : dyn([]))",
+    "open": f"variables.mode in ['warn', 'shadow'] || !({_KNOWN}) || "
+    f"request.userInfo.username in {_PASSED}.exemptUsers",
 }
 
 
@@ -51,10 +56,8 @@ def expression(rule: Rule, about: tuple[str, ...]) -> str:
     if not rule.every_lane:
         let_pass.append("'device-plugin' in variables.lanes")
     if rule.id in EXCEPTABLE:
-        let_pass.append(
-            f"{_PASSED}.exceptions.exists(e, e.rule == '{rule.id}' && e.namespace == request.namespace)"
-        )
-    return " || ".join((*let_pass, f"!({rule.twin})"))
+        let_pass.append(f"{_PASSED}.exceptions.exists(e, e.rule == '{rule.id}' && e.namespace == request.namespace)")
+    return " || ".join((*let_pass, f"!({rule.twin.replace(CONTAINERS, 'variables.containers')})"))
 
 
 def manifests() -> list[dict[str, Any]]:

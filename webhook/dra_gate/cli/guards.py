@@ -1,4 +1,4 @@
-"""`dra-gate guards`: the admission policies that guard what the gate stands on, and the backstop, ready for `kubectl apply`."""
+"""`dra-gate guards`: the API server's own policies, guards and backstop, ready for `kubectl apply`."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ class Known:
 
     `in_use` is the digest that new Pods get, empty for none; `refused` says by digest why a set that the Gate names is
     not used; `missing` how many templates each set still lacks that templates are kept for (None: not known yet);
-    `sets` are those that count, as they were loaded; `held` for how many seconds this process has seen a set among the accepted ones; `activator` who made the last
-    change, for a change that says nothing about it.
+    `sets` are those that count; `held` for how many seconds this process has seen a set among the accepted ones;
+    `activator` who made the last change, for a change that says nothing about it.
     """
 
     in_use: str
