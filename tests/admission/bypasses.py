@@ -37,6 +37,8 @@ _CLAIM = [{"name": "g", "resourceClaimTemplateName": "nics"}]
 _HELD = setting.pod(schedulingGates=GRANT)
 # The rule, what is created.
 CREATED: list[tuple[str, dict[str, Any]]] = [
+    ("raw-device-request", setting.pod(containers=[setting.asking("1")])),
+    ("raw-device-request", setting.pod(initContainers=[{**setting.asking("2", "nvidia.com/mig-1g.5gb"), "name": "i"}])),
     ("privileged", setting.pod(containers=[container(securityContext=_TRUE)])),
     ("privileged", setting.pod(initContainers=[container(name="i", securityContext=_TRUE)])),
     ("host-device", setting.pod(volumes=[{"name": "v", "hostPath": {"path": "//dev/./nvidia0"}}])),
@@ -69,6 +71,8 @@ CHANGED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ),
 ]
 ORDINARY: list[dict[str, Any]] = [
+    setting.pod(containers=[setting.asking("0")]),
+    setting.pod(containers=[setting.asking("1", "amd.example/nic")]),
     setting.pod(),
     setting.pod(containers=[container(securityContext={"privileged": False})]),
     setting.pod(volumes=[{"name": "v", "hostPath": {"path": "/dev/shm"}}]),

@@ -1,12 +1,13 @@
 """The backstop: what the API server refuses by itself when the webhook is down, out of the way or set to Ignore.
 
-The rules' CEL twins, as one ValidatingAdmissionPolicy. Its parameter is the Gate, by which it knows the lane switch and,
-from its status, whom and what the policy sets let pass. It refuses nothing that the webhook would admit in the same lane
-and mode; what it does not know of counts as let pass, so that a Gate without status refuses nothing.
+The rules' CEL twins, as one ValidatingAdmissionPolicy. Its parameter is the Gate: from that it knows the lane switch
+and, from the status, what the policy sets serve and let pass. It refuses nothing that the webhook would admit in the
+same lane and mode; what it does not know of counts as let pass, so that without a status nothing is refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from dra_gate.policy.model import EXCEPTABLE
 BACKSTOP = f"{NAME}-backstop"
 _GATE = "default"
 _KNOWN = "has(params.status) && has(params.status.backstop) && params.status.backstop.active == params.spec.active"
-_PASSED = "params.status.backstop"
+_STATUS = "params.status.backstop"
 
 
 def _label(key: str, otherwise: str) -> str:
@@ -39,7 +40,7 @@ VARIABLES = {
     "containers": "dyn(object.spec.containers) + "
     "(has(object.spec.initContainers) ? dyn(object.spec.initContainers) : dyn([]))",
     "open": f"variables.mode in ['warn', 'shadow'] || !({_KNOWN}) || "
-    f"request.userInfo.username in {_PASSED}.exemptUsers",
+    f"request.userInfo.username in {_STATUS}.exemptUsers",
 }
 
 
@@ -56,8 +57,12 @@ def expression(rule: Rule, about: tuple[str, ...]) -> str:
     if not rule.every_lane:
         let_pass.append("'device-plugin' in variables.lanes")
     if rule.id in EXCEPTABLE:
-        let_pass.append(f"{_PASSED}.exceptions.exists(e, e.rule == '{rule.id}' && e.namespace == request.namespace)")
-    return " || ".join((*let_pass, f"!({rule.twin.replace(CONTAINERS, 'variables.containers')})"))
+        let_pass.append(f"{_STATUS}.exceptions.exists(e, e.rule == '{rule.id}' && e.namespace == request.namespace)")
+    return " || ".join((*let_pass, f"!({_over_variables(rule.twin)})"))
+
+
+def _over_variables(twin: str) -> str:
+    return re.sub(r"\bdomains\b", f"{_STATUS}.domains", twin.replace(CONTAINERS, "variables.containers"))
 
 
 def manifests() -> list[dict[str, Any]]:

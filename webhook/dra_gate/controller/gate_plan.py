@@ -19,7 +19,7 @@ ACCEPTED_SECONDS = 60.0
 # What the schema takes at most.
 HISTORY = 50
 SETS = 16
-LET_PASS = 1000  # exceptions, and exempt users
+TOLD = 1000  # exceptions, exempt users, domains
 READY = "Ready"
 
 
@@ -108,7 +108,7 @@ def _entry(activation: Activation) -> dict[str, str]:
 
 
 def _backstop(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
-    """What the API server's own rules let pass (admission/backstop.py): at least what some set that counts lets pass.
+    """What the backstop goes by (admission/backstop.py): what some set that counts lets pass, and all of them serve.
 
     While a set that the Gate names is neither loaded nor refused, a webhook may go by exceptions that are not known
     here: then, and where there are more than the schema takes, it is about no set, and nothing is refused by it.
@@ -123,11 +123,13 @@ def _backstop(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
         for namespace in exception.namespaces
     }
     users = {user for found in known.sets for user in found.settings.exempt_users}
+    domains = frozenset.intersection(*(found.served_domains() for found in known.sets)) if known.sets else frozenset()
     settled = {found.digest for found in known.sets}.union(known.refused).issuperset(gate.named)
-    if not known.sets or not settled or max(len(exceptions), len(users)) > LET_PASS:
-        return {"active": "", "exceptions": [], "exemptUsers": []}
+    if not known.sets or not settled or max(len(exceptions), len(users), len(domains)) > TOLD:
+        return {"active": "", "domains": [], "exceptions": [], "exemptUsers": []}
     return {
         "active": gate.active,
+        "domains": sorted(domains),
         "exceptions": [{"rule": rule, "namespace": namespace} for rule, namespace in sorted(exceptions)],
         "exemptUsers": sorted(users),
     }

@@ -59,9 +59,9 @@ class Rule:
     as_written: bool = False
     other_codes: tuple[str, ...] = ()  # that some findings have in place of `code`
     every_lane: bool = False  # asked in lane device-plugin too, where requests are left as they are
-    # CEL over `object` and `oldObject` for when the webhook is not asked (admission/backstop.py): holds for requests
-    # about Pods that `check` surely has a finding for, whatever the policies say and the cluster holds. It may hold for
-    # fewer, never for one that the rule lets pass.
+    # CEL over `object`, `oldObject` and `domains`, those that every policy set in force serves, for when the webhook is
+    # not asked (admission/backstop.py): holds for requests about Pods that are surely denied, whatever else the
+    # policies say and the cluster holds. It may hold for fewer, never for one that is let pass.
     twin: str = ""
 
     @property
