@@ -31,6 +31,7 @@ from dra_gate.controller.gate_plan import Known, plan_gate
 from dra_gate.policy.model import EXCEPTABLE, Place, PolicyException, PolicySet
 
 DAY = 20_787
+SET: PolicySet = setting.policy_set()
 NOW = dt.datetime(2026, 11, 30, 12, tzinfo=dt.UTC)
 NAMES = ("object", "oldObject", "request", "params", "namespaceObject", "variables", "domains")
 ENVIRONMENT = cel.NewEnv(variables=dict.fromkeys(NAMES, cel.Type.DYN), extensions=[ext_optional.ExtOptional()])
@@ -209,6 +210,16 @@ def test_simple_ways_around(rule: str, operation: str, pod: dict[str, Any], old:
     assert not rule or rule in {finding.rule for finding in validate(asked, facts).findings}
 
 
+@pytest.mark.parametrize(("rule", "pod"), [row for row in bypasses.CREATED if row[0] in EXCEPTABLE])
+@pytest.mark.parametrize("more", [{}, {"users": ("bob",)}, {"owner": ("DaemonSet", "d")}, {"expires": DAY}])
+def test_what_an_exception_may_let_pass_is_let_pass(rule: str, pod: dict[str, Any], more: dict[str, Any]) -> None:
+    facts = setting.facts()
+    facts = replace(facts, policy_set=replace(SET, exceptions=(exception(rule, **more),)), day=DAY)
+    for namespace, wanted in (("fern-dev", set()), ("fern-canary", {rule})):
+        asked = setting.request(pod, namespace=namespace, user="bob")
+        assert refusing(asked, dict(facts.namespaces[namespace]), gate_of(facts)) == wanted
+
+
 def test_every_twin_refuses_something() -> None:
     assert set(TWINS) == EXACT | SURE
     assert {rule for rule, *_ in ROWS if rule} == set(TWINS)
@@ -246,7 +257,6 @@ def test_the_handed_cases() -> None:
 
 
 PRIVILEGED = setting.pod(containers=[{"name": "c", "image": "a", "securityContext": {"privileged": True}}])
-SET: PolicySet = setting.policy_set()
 
 
 def status(gate: Gate, **known: Any) -> dict[str, Any]:
