@@ -13,6 +13,7 @@ from admission import setting
 from controlplane.api import Api, ApiError, wait_for
 from controlplane.control_plane import GATE_CONTROLLER, TENANT, ControlPlane
 from deploy.kubectl import DEPLOY
+from dra_gate.admission.backstop import BACKSTOP
 from dra_gate.admission.configurations import GATE_WRITERS, configurations
 from dra_gate.admission.guards import GUARDS, TENANT_LABEL, findings
 from dra_gate.cli import guards
@@ -174,6 +175,7 @@ def guarded(control_plane: ControlPlane) -> Iterator[Api]:
     for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
         for guard in GUARDS:
             api.delete(kind, f"zz-dra-gate-{guard.id}", missing_ok=True)
+        api.delete(kind, BACKSTOP, missing_ok=True)
     for kind, name in (("clusterrolebindings", ROLE), ("clusterroles", ROLE)):
         api.delete(kind, name["metadata"]["name"], missing_ok=True)  # type: ignore[index]
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):

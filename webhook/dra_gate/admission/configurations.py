@@ -41,7 +41,7 @@ VALIDATE_SECONDS = 3
 _SUBRESOURCES = ("ephemeralcontainers", "resize")  # of Pods: `pods` does not include them
 _CLAIM_KINDS = ("resourceclaims", "resourceclaimtemplates")
 
-_NOT_MIRROR = (
+NOT_MIRROR = (
     "!('system:nodes' in request.userInfo.groups && has(object.metadata.annotations) && "
     f"'{pods.MIRROR_ANNOTATION}' in object.metadata.annotations && has(object.spec.nodeName) && "
     f"object.spec.nodeName != '' && request.userInfo.username == '{NODE_USER}' + object.spec.nodeName)"
@@ -83,13 +83,13 @@ def configurations(
         namespace, name, port = service
         return {"service": {"namespace": namespace, "name": name, "port": port, "path": f"/{route}"}, **bundle}
 
-    own = _not_by(writers)
+    own = not_by(writers)
     pods_rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "scope": "Namespaced"}
     mutating = _webhook(
         "mutate.dra-gate.io",
         client("mutate"),
         [{**pods_rule, "operations": ["CREATE"]}],
-        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", any_of(mutated(settings)))],
+        [own, ("not-a-mirror-pod", NOT_MIRROR), ("devices", any_of(mutated(settings)))],
         failure_policy="Ignore",
         seconds=MUTATE_SECONDS,
     )
@@ -100,7 +100,7 @@ def configurations(
             {**pods_rule, "operations": ["CREATE", "UPDATE"]},
             {**pods_rule, "resources": [f"pods/{name}" for name in _SUBRESOURCES], "operations": ["UPDATE"]},
         ],
-        [own, ("not-a-mirror-pod", _NOT_MIRROR), ("devices", _pods_shown(settings))],
+        [own, ("not-a-mirror-pod", NOT_MIRROR), ("devices", _pods_shown(settings))],
         failure_policy="Fail",
         seconds=VALIDATE_SECONDS,
     )
@@ -124,7 +124,7 @@ def configurations(
             },
         ],
         [
-            _not_by([*writers, *CLAIM_MAKERS]),
+            not_by([*writers, *CLAIM_MAKERS]),
             (
                 "claims",
                 f"request.resource.resource == '{group_claim.KIND}' ? "
@@ -140,7 +140,7 @@ def configurations(
         client("validate"),
         _workload_rules(settings.workloads),
         [
-            _not_by([*writers, CONTROLLER_MANAGER]),
+            not_by([*writers, CONTROLLER_MANAGER]),
             (
                 "not-by-a-controller",
                 f"!(request.userInfo.username.startsWith('{CONTROLLER_PREFIX}') && "
@@ -233,12 +233,7 @@ def _webhook(
         "clientConfig": client,
         "rules": rules,
         "matchPolicy": "Equivalent",
-        "namespaceSelector": {
-            "matchExpressions": [
-                {"key": LANE_LABEL, "operator": "Exists"},
-                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": sorted(NEVER_GATED)},
-            ]
-        },
+        "namespaceSelector": gated_namespaces(),
         "matchConditions": [{"name": name, "expression": expression} for name, expression in conditions],
         "failurePolicy": failure_policy,
         "sideEffects": "None",
@@ -247,7 +242,18 @@ def _webhook(
     }
 
 
-def _not_by(users: Sequence[str]) -> tuple[str, str]:
+def gated_namespaces() -> dict[str, Any]:
+    """The namespaceSelector that selects what `scope_of` calls gated."""
+    return {
+        "matchExpressions": [
+            {"key": LANE_LABEL, "operator": "Exists"},
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": sorted(NEVER_GATED)},
+        ]
+    }
+
+
+def not_by(users: Sequence[str]) -> tuple[str, str]:
+    """A match condition, name and CEL: somebody else sends the request."""
     listed = ", ".join(f"'{user}'" for user in users)
     return "not-by-the-cluster-itself", f"!(request.userInfo.username in [{listed}])"
 

@@ -89,8 +89,7 @@ class Facts:
     served_domains: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        served = (name for policy in self.policy_set.policies.values() for name in policy.serves)
-        object.__setattr__(self, "served_domains", frozenset(name.partition("/")[0] for name in served))
+        object.__setattr__(self, "served_domains", self.policy_set.served_domains())
 
     def under(self, digest: str) -> Facts | None:
         """The same facts under the honoured set of that digest; None for a set that is not honoured."""

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -114,12 +115,13 @@ class GateController(Collector):
             refused={refusal.digest: refusal.message for refusal in self.source.problems().values()},
             missing=self._templates.missing(),
             held={digest: now - since for digest, since in self._held.items()},
+            sets=sets.all if sets is not None else (),
         )
         new = activated(gate, in_use)
         if new and gate.claimed is None:
             # Who did it stands in the managedFields, which the watch leaves out.
             raw = self._client.get(GATE_PATH, timeout=5.0)
-            known = Known(in_use, known.refused, known.missing, known.held, activator(raw))
+            known = replace(known, activator=activator(raw))
         plan = plan_gate(gate, known, dt.datetime.now(dt.UTC))
         # The spec first: once the history knows of an activation, nobody asks any more what it replaced.
         if plan.accepted is not None:

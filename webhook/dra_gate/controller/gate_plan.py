@@ -13,11 +13,13 @@ from typing import Any
 
 from dra_gate.cluster.gate import MAX_ACCEPTED, Accepted, Activation, Gate
 from dra_gate.kube.raw import Object, mapping, sequence, text
+from dra_gate.policy.model import PolicySet
 
 ACCEPTED_SECONDS = 60.0
 # What the schema takes at most.
 HISTORY = 50
 SETS = 16
+TOLD = 1000  # exceptions, exempt users, domains
 READY = "Ready"
 
 
@@ -27,8 +29,8 @@ class Known:
 
     `in_use` is the digest that new Pods get, empty for none; `refused` says by digest why a set that the Gate names is
     not used; `missing` how many templates each set still lacks that templates are kept for (None: not known yet);
-    `held` for how many seconds this process has seen a set among the accepted ones; `activator` who made the last
-    change, for a change that says nothing about it.
+    `sets` are those that count; `held` for how many seconds this process has seen a set among the accepted ones;
+    `activator` who made the last change, for a change that says nothing about it.
     """
 
     in_use: str
@@ -36,6 +38,7 @@ class Known:
     missing: Mapping[str, int] | None
     held: Mapping[str, float] = field(default_factory=dict)
     activator: str = ""
+    sets: tuple[PolicySet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ def _status(gate: Gate, known: Known, history: tuple[Activation, ...], now: dt.d
     return {
         "observedGeneration": gate.generation,
         "history": [_entry(activation) for activation in history],
+        "backstop": _backstop(gate, known, now),
         "sets": _sets(gate, known),
         "conditions": [
             *(c for c in sequence(gate.status.get("conditions")) if mapping(c).get("type") != READY),
@@ -101,6 +105,34 @@ def _status(gate: Gate, known: Known, history: tuple[Activation, ...], now: dt.d
 def _entry(activation: Activation) -> dict[str, str]:
     fields = {"digest": activation.digest, "at": activation.at, "by": activation.by, "note": activation.note}
     return {name: value for name, value in fields.items() if value}
+
+
+def _backstop(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
+    """What the backstop goes by (admission/backstop.py): what some set that counts lets pass, and all of them serve.
+
+    While a set that the Gate names is neither loaded nor refused, a webhook may go by exceptions that are not known
+    here: then, and where there are more than the schema takes, it is about no set, and nothing is refused by it.
+    """
+    yesterday = (now - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)).days - 1  # clocks differ, and so days do
+    exceptions = {
+        (rule, namespace)
+        for found in known.sets
+        for exception in found.exceptions
+        if exception.expires >= yesterday
+        for rule in exception.rules
+        for namespace in exception.namespaces
+    }
+    users = {user for found in known.sets for user in found.settings.exempt_users}
+    domains = frozenset.intersection(*(found.served_domains() for found in known.sets)) if known.sets else frozenset()
+    settled = {found.digest for found in known.sets}.union(known.refused).issuperset(gate.named)
+    if not known.sets or not settled or max(len(exceptions), len(users), len(domains)) > TOLD:
+        return {"active": "", "domains": [], "exceptions": [], "exemptUsers": []}
+    return {
+        "active": gate.active,
+        "domains": sorted(domains),
+        "exceptions": [{"rule": rule, "namespace": namespace} for rule, namespace in sorted(exceptions)],
+        "exemptUsers": sorted(users),
+    }
 
 
 def _sets(gate: Gate, known: Known) -> list[dict[str, Any]]:

@@ -234,6 +234,10 @@ class PolicySet:
     settings: Settings = Settings()
     exceptions: tuple[PolicyException, ...] = ()
 
+    def served_domains(self) -> frozenset[str]:
+        """The domains of the names that some policy serves, such as nvidia.com."""
+        return frozenset(name.partition("/")[0] for policy in self.policies.values() for name in policy.serves)
+
     def tenant_of(self, namespace: str) -> Tenant | None:
         """The tenant that owns `namespace`, or None."""
         name = self.tenant_by_namespace.get(namespace)

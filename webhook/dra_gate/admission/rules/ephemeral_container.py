@@ -9,7 +9,7 @@ import msgspec
 
 from dra_gate.admission import void
 from dra_gate.admission.rules import host_device, privileged, visible_devices
-from dra_gate.admission.rules.rule import Context, Rule, is_going
+from dra_gate.admission.rules.rule import NOT_GOING, Context, Rule, is_going
 from dra_gate.admission.signs import EPHEMERAL_REACH
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
@@ -73,4 +73,9 @@ RULE = Rule(
     other_codes=(visible_devices.RULE.code, host_device.RULE.code),
     signs=(EPHEMERAL_REACH,),
     every_lane=True,
+    # What it mounts, and what its variables come to, are left to the rule.
+    twin=f"{NOT_GOING} && has(object.spec.ephemeralContainers) && object.spec.ephemeralContainers.exists(c, "
+    "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged && "
+    "!(has(oldObject.spec.ephemeralContainers) && "
+    "oldObject.spec.ephemeralContainers.exists(o, o.name == c.name)))",
 )

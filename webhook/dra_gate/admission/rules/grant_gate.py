@@ -34,4 +34,5 @@ RULE = Rule(
     as_written=True,
     signs=(HELD,),
     every_lane=True,
+    twin=HELD.condition,
 )

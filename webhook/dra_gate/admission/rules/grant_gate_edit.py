@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_gate.admission import stamp as stamps
-from dra_gate.admission.rules.rule import POD_UPDATE, Context, Rule, is_going
+from dra_gate.admission.rules.rule import NOT_GOING, POD_UPDATE, Context, Rule, is_going
 from dra_gate.admission.signs import GATE_CHANGES
 from dra_gate.admission.verdict import Finding
 
@@ -31,4 +31,5 @@ RULE = Rule(
     check=_check,
     signs=(GATE_CHANGES,),
     every_lane=True,
+    twin=f"{NOT_GOING} && {GATE_CHANGES.condition}",
 )

@@ -41,4 +41,5 @@ RULE = Rule(
     signs=(HOST_DEVICE,),
     as_written=True,
     every_lane=True,
+    twin=HOST_DEVICE.condition,
 )

@@ -9,6 +9,7 @@ from dra_gate.admission.nodes import NAME_FIELD, terms
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.signs import (
     CHOOSES_NODES,
+    CLAIMS,
     COMMON_NODE_LABELS,
     NAMES_NODE,
     chooses_nodes,
@@ -191,4 +192,6 @@ RULE = Rule(
     check=_check,
     as_written=True,
     signs=(NAMES_NODE, CHOOSES_NODES),
+    # Which other nodes and labels tell devices only the caches and the policies know.
+    twin=f"({NAMES_NODE.condition}) && ({CLAIMS.condition})",
 )

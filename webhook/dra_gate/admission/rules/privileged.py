@@ -32,4 +32,5 @@ RULE = Rule(
     signs=(PRIVILEGED,),
     as_written=True,
     every_lane=True,
+    twin=PRIVILEGED.condition,
 )

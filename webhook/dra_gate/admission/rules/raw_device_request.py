@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dra_gate.admission import convert
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
-from dra_gate.admission.signs import ASKS
+from dra_gate.admission.signs import ASKS, CONTAINERS
 from dra_gate.admission.verdict import Finding
 
 
@@ -21,6 +21,18 @@ def _check(context: Context) -> Iterator[Finding]:
         yield RULE.finding(request.field, f"{request.count} x {request.resource} is asked for directly, not by a claim")
 
 
+# Names outside the served domains, and classes' own, are devices by what the cluster holds. In a namespace without a
+# tenant rule no-tenant denies the same. The API server has quantities without leading zeros.
+_TWIN = (
+    f"{CONTAINERS}.exists(c, has(c.resources) && ("
+    + " || ".join(
+        f"(has(c.resources.{kind}) && c.resources.{kind}.exists(k, domains.exists(d, k.startsWith(d + '/')) && "
+        f"string(c.resources.{kind}[k]).matches('^[1-9]')))"
+        for kind in ("limits", "requests")
+    )
+    + "))"
+)
+
 RULE = Rule(
     id=convert.RULE,
     title="Devices come by claim",
@@ -33,4 +45,5 @@ RULE = Rule(
     check=_check,
     other_codes=("UNSUPPORTED_RESOURCE", "MALFORMED", "QUOTA"),
     signs=(ASKS,),
+    twin=_TWIN,
 )

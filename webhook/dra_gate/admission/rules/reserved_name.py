@@ -33,4 +33,5 @@ RULE = Rule(
     as_written=True,
     signs=(RESERVED,),
     every_lane=True,
+    twin=RESERVED.condition,  # of claims the guards say it, in every namespace
 )

@@ -59,6 +59,10 @@ class Rule:
     as_written: bool = False
     other_codes: tuple[str, ...] = ()  # that some findings have in place of `code`
     every_lane: bool = False  # asked in lane device-plugin too, where requests are left as they are
+    # CEL over `object`, `oldObject` and `domains`, those that every policy set in force serves, for when the webhook is
+    # not asked (admission/backstop.py): holds for requests about Pods that are surely denied, whatever else the
+    # policies say and the cluster holds. It may hold for fewer, never for one that is let pass.
+    twin: str = ""
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -120,5 +124,6 @@ def is_going(request: Request) -> bool:
     return at(request.old_object, "metadata", "deletionTimestamp") is not None
 
 
+NOT_GOING = "!has(oldObject.metadata.deletionTimestamp)"  # of `is_going`, in CEL
 POD_CREATE = (("", "pods", "CREATE"),)
 POD_UPDATE = (("", "pods", "UPDATE"),)

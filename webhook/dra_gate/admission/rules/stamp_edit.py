@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_gate.admission import stamp as stamps
-from dra_gate.admission.rules.rule import POD_UPDATE, Context, Rule, is_going
+from dra_gate.admission.rules.rule import NOT_GOING, POD_UPDATE, Context, Rule, is_going
 from dra_gate.admission.signs import STAMP_CHANGES
 from dra_gate.admission.verdict import Finding
 
@@ -30,4 +30,7 @@ RULE = Rule(
     check=_check,
     signs=(STAMP_CHANGES,),
     every_lane=True,
+    # The sign is about all of our domain, the rule about the stamp. Optionals compare by presence and value.
+    twin=f"{NOT_GOING} && {list(stamps.KEYS)}.exists(k, "
+    "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k])",
 )

@@ -29,4 +29,5 @@ RULE = Rule(
     signs=(OTHER_ALLOCATOR,),
     as_written=True,
     every_lane=True,
+    twin=OTHER_ALLOCATOR.condition,
 )

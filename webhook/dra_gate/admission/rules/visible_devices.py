@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
-from dra_gate.admission.signs import DEVICE_MOUNTS, DEVICE_VARIABLES, VISIBLE_DEVICES
+from dra_gate.admission.signs import CONTAINERS, DEVICE_MOUNTS, DEVICE_VARIABLES, VISIBLE_DEVICES
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube import pod as pods
 from dra_gate.kube.raw import Object, mapping, sequence, text
@@ -41,6 +41,16 @@ def _check(context: Context) -> Iterator[Finding]:
             yield RULE.finding(f"spec.{kind}[{index}].{field}", problem)
 
 
+# A variable that is defined more than once counts where every definition asks: CEL has no word for the last one. The
+# list of one gives the definitions a name.
+_ASKS = "(has(d.valueFrom) || (has(d.value) && !(d.value in ['void', 'none', ''])))"
+_TWIN = (
+    f"{CONTAINERS}.exists(c, (has(c.env) && [c.env.filter(e, e.name in {list(DEVICE_VARIABLES)})].exists(defined, "
+    f"defined.exists(e, defined.all(d, d.name != e.name || {_ASKS})))) || "
+    f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains('{DEVICE_MOUNTS}'))))"
+)
+
+
 RULE = Rule(
     id="visible-devices",
     title="No container asks its runtime for devices",
@@ -54,4 +64,5 @@ RULE = Rule(
     signs=(VISIBLE_DEVICES,),
     as_written=True,
     every_lane=True,
+    twin=_TWIN,
 )
