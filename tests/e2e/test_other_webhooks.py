@@ -15,6 +15,7 @@ from controlplane.api import Api, ApiError, Object, wait_for
 from controlplane.control_plane import ControlPlane
 from controlplane.fixture_types import InstallFleet
 from controlplane.gate import Gate
+from dra_gate.admission.signs import DEVICE_VARIABLES
 from e2e import scene
 from e2e.other_webhook import OtherWebhook
 
@@ -107,12 +108,7 @@ def test_the_api_server_takes_what_we_make_of_generated_pods(gate: Gate, api: Ap
     @hypothesis.given(generated.pods(valid=True))
     def collect(pod: Any) -> None:
         pod = json.loads(json.dumps(pod))
-        # A choice of nodes is refused, and owners without names are no owners to the API server.
-        for chosen in ("nodeSelector", "nodeName"):
-            pod["spec"].pop(chosen, None)
-        node_affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
-        node_affinity.pop("requiredDuringSchedulingIgnoredDuringExecution", None)
-        pod["metadata"].pop("ownerReferences", None)
+        without_what_is_refused(pod)
         for entry in pod["spec"].get("resourceClaims", []):
             if entry["resourceClaimTemplateName"] != "nics":
                 entry["resourceClaimTemplateName"] = own[len(entry["name"]) % len(own)]
@@ -130,6 +126,23 @@ def test_the_api_server_takes_what_we_make_of_generated_pods(gate: Gate, api: Ap
     answers = api.parallel(lambda pod: taken(api, pod, namespace), collected)
     refused = [answer for answer in answers if answer]
     assert refused == []
+
+
+def without_what_is_refused(pod: Any) -> None:
+    """By the gate, for what it asks of its host or its nodes, or by the API server, for what is not there."""
+    refused = ("nodeSelector", "nodeName", "volumes", "runtimeClassName", "ephemeralContainers", "schedulingGates")
+    for field in refused:
+        pod["spec"].pop(field, None)
+    node_affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    node_affinity.pop("requiredDuringSchedulingIgnoredDuringExecution", None)
+    for field in ("ownerReferences", "annotations"):
+        pod["metadata"].pop(field, None)
+    for kind in ("initContainers", "containers"):
+        for container in pod["spec"].get(kind, []):
+            for field in ("volumeMounts", "securityContext"):
+                container.pop(field, None)
+            if "env" in container:
+                container["env"] = [one for one in container["env"] or [] if one["name"] not in DEVICE_VARIABLES]
 
 
 def templates_of(api: Api, namespace: str) -> list[Object]:
