@@ -153,9 +153,10 @@ def test_every_guard_has_rows_of_both_kinds() -> None:
 
 
 def test_the_committed_guards_are_what_the_command_prints() -> None:
-    done = CliRunner().invoke(guards.command, [])
-    committed = (DEPLOY / "base" / "guards.yaml").read_text()
-    assert committed.partition("\n")[2] == done.output, "write it anew as its first line says"
+    for words, file in (([], "base/guards.yaml"), (["--backstop"], "components/backstop/backstop.yaml")):
+        done = CliRunner().invoke(guards.command, words)
+        committed = (DEPLOY / file).read_text()
+        assert committed.partition("\n")[2] == done.output, "write it anew as its first line says"
 
 
 # -- on the API server ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`dra-gate guards`: the API server's own policies, guards and backstop, ready for `kubectl apply`."""
+"""`dra-gate guards`: the API server's own policies, guards or backstop, ready for `kubectl apply`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from dra_gate.cli.webhooks import manifests_text
 
 
 @click.command(name="guards")
+@click.option("--backstop", "only_backstop", is_flag=True, help="Print the backstop instead.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
-def command(output: str) -> None:
+def command(only_backstop: bool, output: str) -> None:
     """Print ValidatingAdmissionPolicies, with their bindings, that the API server holds by itself.
 
     Only guardians change the lane, mode and tenant labels of namespaces, the gate's webhook configurations, published
     policy sets, the Gate, and templates and claims with the gate's prefix. A guardian is a cluster admin, the gate's
-    controller, and whoever is bound to the ClusterRole dra-gate-guardian. The last one, zz-dra-gate-backstop, refuses
-    simple ways around the gate in gated namespaces while the webhook is down or set to Ignore.
+    controller, and whoever is bound to the ClusterRole dra-gate-guardian. The backstop, zz-dra-gate-backstop, refuses
+    simple ways around the gate in gated namespaces also while the webhook is out of the way or set to Ignore.
 
     \b
     Example:
       dra-gate guards | kubectl apply -f -
+      dra-gate guards --backstop | kubectl apply -f -
     """
-    click.echo(manifests_text([*guarded.manifests(), *backstop.manifests()], output), nl=False)
+    made = backstop.manifests() if only_backstop else guarded.manifests()
+    click.echo(manifests_text(made, output), nl=False)
