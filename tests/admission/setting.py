@@ -115,6 +115,18 @@ def labelled(name: str, **labels: str) -> dict[str, Any]:
     }
 
 
+def row_request(row: dict[str, Any]) -> Request:
+    """The request that a row of a rule's table stands for."""
+    return request(
+        row["object"],
+        old=row.get("old"),
+        namespace=row.get("namespace", "fern-dev"),
+        operation=row.get("operation", "CREATE"),
+        resource=tuple(row.get("resource", ("", "pods"))),
+        user=row.get("user", "ada@fern.example"),
+    )
+
+
 def load_table(path: Path) -> list[dict[str, Any]]:
     loaded: list[dict[str, Any]] = yaml.safe_load(path.read_text())
     return loaded

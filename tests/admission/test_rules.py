@@ -23,14 +23,7 @@ ROWS = [
 @pytest.mark.parametrize(("rule", "row"), ROWS)
 def test_row(rule: rules.Rule, row: dict[str, Any]) -> None:
     row = setting.resolved(row)
-    request = setting.request(
-        row["object"],
-        old=row.get("old"),
-        namespace=row.get("namespace", "fern-dev"),
-        operation=row.get("operation", "CREATE"),
-        resource=tuple(row.get("resource", ("", "pods"))),
-        user=row.get("user", "ada@fern.example"),
-    )
+    request = setting.row_request(row)
     facts = setting.world(*row.get("present", ())).facts()
     scope = scope_of(request.namespace, facts)
     assert scope is not None

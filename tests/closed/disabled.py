@@ -56,14 +56,7 @@ def rows_of(rule: Rule) -> Iterator[Any]:
     for raw in setting.load_table(TABLES / f"{rule.id.replace('-', '_')}.yaml"):
         if raw.get("findings"):
             row = setting.resolved(raw)
-            request = setting.request(
-                row["object"],
-                old=row.get("old"),
-                namespace=row.get("namespace", "fern-dev"),
-                operation=row.get("operation", "CREATE"),
-                resource=tuple(row.get("resource", ("", "pods"))),
-                user=row.get("user", "ada@fern.example"),
-            )
+            request = setting.row_request(row)
             yield request, setting.world(*row.get("present", ())).facts()
 
 
