@@ -114,6 +114,9 @@ def test_a_namespace_that_was_just_labelled_takes_pods_from_before() -> None:
     clock.now += 60
     seen.apply(labelled("fern-dev", lane="dra"))
     assert validate(request(pod(containers=[asking(1)])), seen.facts()).ignored
+    # So is one whose environment mutate would have told that it sees no device.
+    unseen = {"name": "c", "image": "a", "envFrom": [{"configMapRef": {"name": "m"}}]}
+    assert validate(request(pod(containers=[unseen])), seen.facts()).ignored
     # Only what mutate left undone: a claim of somebody's own was never right.
     claim = pod(resourceClaims=[{"name": "g", "resourceClaimName": "somebodys"}])
     assert refused(claim, seen.facts()) == ["FOREIGN_CLAIM"]

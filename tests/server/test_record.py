@@ -75,3 +75,18 @@ def test_what_is_no_json_is_counted(tmp_path: Path) -> None:
     recorder.take("mutate", b"{")
     recorder.close(10)
     assert recorder.dropped == 1
+
+
+def test_whatever_redaction_raises_the_next_review_is_kept(tmp_path: Path) -> None:
+    def odd(_route: str, body: bytes) -> bytes:
+        if body == b"odd":
+            raise RecursionError
+        return body
+
+    recorder = Recorder(tmp_path, 1 << 20, odd)
+    recorder.start()
+    for body in (b"odd", b'"1"'):
+        recorder.take("mutate", body)
+    recorder.close(10)
+    assert recorder.dropped == 1
+    assert (tmp_path / "reviews-1.jsonl").read_bytes() == b'"1"\n'

@@ -8,7 +8,7 @@ from dra_gate.admission.facts import BehindError, Facts
 from dra_gate.admission.mutate import changes
 from dra_gate.admission.outcome import outcome
 from dra_gate.admission.request import Request
-from dra_gate.admission.rules import foreign_claim, raw_device_request, stamp
+from dra_gate.admission.rules import foreign_claim, raw_device_request, stamp, visible_devices_void
 from dra_gate.admission.rules.quota import charge_of
 from dra_gate.admission.rules.rule import Context
 from dra_gate.admission.scope import Scope, earlier_scopes, is_exempt, is_mirror, scope_of
@@ -18,7 +18,7 @@ from dra_gate.kube.patch import apply
 from dra_gate.kube.raw import Object, text
 
 # What a Pod shows when the replica that mutated did not yet see that its namespace is gated. Nothing else is forgiven.
-_LEFT_BY_MUTATE = (raw_device_request.RULE.id, stamp.RULE.id)
+_LEFT_BY_MUTATE = (raw_device_request.RULE.id, stamp.RULE.id, visible_devices_void.RULE.id)
 LANE_NOT_SERVED = (
     "dra-gate: lane device-plugin is left alone by this version: "
     "the Pod keeps its device requests and claims, and no policy was applied"

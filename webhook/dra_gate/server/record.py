@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from dra_gate.admission.review import Route
 
 REVIEW_LIMIT = 256 * 1024  # bytes of one redacted review
@@ -92,9 +90,9 @@ class Recorder:
                     self._write(line + b"\n")
                 elif line is not None:
                     self.dropped += 1
-            except (OSError, msgspec.MsgspecError) as error:
+            except Exception as error:  # noqa: BLE001 - a dead thread would record nothing any more
                 self.dropped += 1
-                what = error if isinstance(error, OSError) else type(error).__name__  # the others quote the review
+                what = error if isinstance(error, OSError) else type(error).__name__  # the others may quote the review
                 _log.warning("a review was not recorded: %s", what)
 
     def _write(self, line: bytes) -> None:
