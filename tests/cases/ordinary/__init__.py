@@ -77,7 +77,7 @@ def _pod(name: str, kind: str, spec: Object, variation: Object) -> Object:
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-7"]}]}
         required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
         pod["spec"] = _merged(pod["spec"], {"affinity": required})
-    pod["spec"] = _merged(pod["spec"], {"tolerations": _NOT_READY, "volumes": []})
+    pod["spec"] = {"serviceAccountName": "default"} | _merged(pod["spec"], {"tolerations": _NOT_READY, "volumes": []})
     token = pod["spec"].get("automountServiceAccountToken", True)
     each = _merged(variation.get("each", {}), {"volumeMounts": [_TOKEN_MOUNT]} if token else {})
     if token:

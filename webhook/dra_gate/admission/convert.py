@@ -150,14 +150,16 @@ class _Reusable:
 
 def tenant_templates(pod: Object, scope: Scope, facts: Facts) -> Mapping[str, Template]:
     """The Pod's claim entries that name a template compiled from the tenant's policies, by entry name."""
-    found: dict[str, Template] = {}
     if scope.tenant is None:
-        return found
-    for entry in pods.claim_entries(pod):
-        template = facts.index.by_name(scope.tenant.name, text(entry.get("resourceClaimTemplateName")))
-        if template is not None and not entry.get("resourceClaimName"):
-            found[text(entry.get("name"))] = template
-    return found
+        return {}
+    entries, key = pods.claim_entries(pod), "resourceClaimTemplateName"
+    named = {text(entry.get(key)) for entry in entries}
+    own = {name: found for name in named if (found := facts.index.by_name(scope.tenant.name, name)) is not None}
+    return {
+        text(entry.get("name")): own[name]
+        for entry in (entries if own else ())
+        if (name := text(entry.get(key))) in own and not entry.get("resourceClaimName")
+    }
 
 
 def _entry_names(taken: Set[str], provisional: Iterable[str]) -> dict[str, str]:
