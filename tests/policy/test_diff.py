@@ -1,8 +1,9 @@
-"""`dra-gate policy diff`: ten prepared pairs, each word by itself, and the recorded Pods that a change moves."""
+"""`dra-gate policy diff`: prepared pairs, each word by itself, and the recorded Pods that a change moves."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,27 @@ def test_each_loosening_is_named_and_nothing_else(pair: Path) -> None:
     assert result.exit_code == (3 if expected else 0)
     assert told["loosens"] == bool(expected)
     assert all(one["why"] for one in told["differences"])
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_text_and_markdown_name_the_same(pair: Path) -> None:
+    told = json.loads(run("diff", pair / "old", pair / "new", "-o", "json").stdout)["differences"]
+    expected = [(one["effect"], one["where"], one["what"]) for one in told]
+    rows = [
+        tuple(re.sub(r"\\(.)", r"\1", cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:4])
+        for line in run("diff", pair / "old", pair / "new", "-o", "markdown").stdout.splitlines()
+        if line.startswith(("| loosens", "| tightens", "| changes"))
+    ]
+    assert rows == expected
+    # A line of text may be folded; what stands first in each row does not go missing by that.
+    lines = run("diff", pair / "old", pair / "new").stdout.splitlines()
+    rows_of_text = [line for line in lines if line.startswith(("loosens", "tightens", "changes"))]
+    assert [line.split()[0] for line in rows_of_text] == [effect for effect, _, _ in expected]
+    assert all(
+        where.split()[0] in line and where.split()[1] in line
+        for line, (_, where, _) in zip(rows_of_text, expected, strict=True)
+        if " " in where
+    )
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -158,6 +180,10 @@ def edited(*edits: str) -> PolicySet:
         (["users: [grace], => "], ["loosens exception profiler users"]),
         (["users: [grace], => users: [grace, eve],"], ["loosens exception profiler users"]),
         (["users: [grace], => users: [grace], owner: {kind: Job, name: p},"], ["tightens exception profiler owner"]),
+        # With an owner and no users, its controller is who creates the Pods.
+        (["users: [grace], => owner: {kind: Job, name: p},"],
+         ["loosens exception profiler users", "loosens exception profiler users",
+          "tightens exception profiler owner", "tightens exception profiler users"]),
         (["ticket: T-1 => ticket: T-2"], ["changes exception profiler ticket"]),
         (["name: profiler => name: tracer"],
          ["loosens exception tracer exception", "tightens exception profiler exception"]),
@@ -169,6 +195,20 @@ def edited(*edits: str) -> PolicySet:
 def test_one_word(edit: list[str], expected: list[str]) -> None:
     found = compare(edited(), edited(*edit))
     assert sorted(f"{one.effect} {one.where} {one.what}" for one in found) == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("{kind: Job, name: p-*}", "{kind: Job, name: p-1}", ["tightens owner"]),
+        ("{kind: Job, name: p-1}", "{kind: Job, name: p-*}", ["loosens owner"]),
+        ("{kind: Job, name: p-*}", "{kind: Job, name: q-1}", ["loosens owner"]),
+        ("{kind: Job, name: p-*}", "{kind: DaemonSet, name: p-1}", ["loosens owner"]),
+    ],
+)
+def test_whose_pods_an_exception_is_for(old: str, new: str, expected: list[str]) -> None:
+    before, after = (edited(f"users: [grace], => owner: {owner},") for owner in (old, new))
+    assert [f"{one.effect} {one.what}" for one in compare(before, after)] == expected
 
 
 def test_the_last_model_of_a_driver_taken_out_opens_its_devices() -> None:
