@@ -495,8 +495,9 @@ def said(exception: PolicyException) -> str:
     """What it lets pass, where and until when."""
     whose = "" if exception.owner is None else f" for {_owner(exception)}"
     by = f" created by {_creators(exception)}" if exception.creators else ""
-    rules, where = listed(exception.rules), listed(exception.namespaces)
-    return f"not {rules} in {where}{whose}{by}, until {until(exception)}"
+    what = "rule {} does not hold" if len(exception.rules) == 1 else "rules {} do not hold"
+    where = listed(exception.namespaces)
+    return f"{what.format(listed(exception.rules))} in {where}{whose}{by}, until {until(exception)}"
 
 
 # -- policies that nobody uses ----------------------------------------------------------------------------------------
