@@ -26,8 +26,8 @@ def explain(policy_set: PolicySet) -> Report:
             Paragraph(
                 f"Policy set {policy_set.digest[:_DIGITS]}: {many(len(policy_set.tenants), 'tenant')}, "
                 f"{many(len(policy_set.models), 'model')} of device. A tenant is a team that shares an allowance; a "
-                "namespace is a named area of the cluster in which its programs run; a model is a kind of device; name@7 "
-                "is version 7 of a policy. What a change means is another page: dra-gate policy diff OLD NEW."
+                "namespace is a named area of the cluster in which its programs run; a model is a kind of device; "
+                "name@7 is version 7 of a policy. What a change means is another page: dra-gate policy diff OLD NEW."
             ),
             *_overview(policy_set),
             *_never(policy_set),
