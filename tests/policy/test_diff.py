@@ -28,14 +28,18 @@ def run(*arguments: object) -> Result:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_each_loosening_is_named_and_nothing_else(pair: Path) -> None:
-    expected = yaml.safe_load((pair / "loosens.yaml").read_text())
+def test_each_difference_is_named_and_nothing_else(pair: Path) -> None:
+    expected = yaml.safe_load((pair / "differences.yaml").read_text())
     result = run("diff", pair / "old", pair / "new", "-o", "json")
     told = json.loads(result.stdout)
-    found = [f"{one['where']} · {one['what']}" for one in told["differences"] if one["effect"] == "loosens"]
-    assert sorted(found) == sorted(expected)
-    assert result.exit_code == (3 if expected else 0)
-    assert told["loosens"] == bool(expected)
+    found: dict[str, list[str]] = {}
+    for one in told["differences"]:
+        found.setdefault(one["effect"], []).append(f"{one['where']} · {one['what']}")
+    assert {effect: sorted(named) for effect, named in found.items()} == {
+        effect: sorted(named) for effect, named in expected.items()
+    }
+    assert result.exit_code == (3 if "loosens" in expected else 0)
+    assert told["loosens"] == ("loosens" in expected)
     assert all(one["why"] for one in told["differences"])
 
 
@@ -171,6 +175,11 @@ def edited(*edits: str) -> PolicySet:
          ["loosens cluster settings visibleDevicesVoid"]),
         (["visibleDevicesVoid: envFrom => visibleDevicesVoid: withoutClaim"],
          ["tightens cluster settings visibleDevicesVoid"]),
+        (["spec: {visibleDevicesVoid => spec: {workloads: [{group: x.io, resource: xs, podTemplates: [spec.t]}], "
+          "visibleDevicesVoid"], ["changes cluster settings workloads"]),
+        (["spec: {visibleDevicesVoid => spec: {workloads: [{group: x.io, resource: xs, podTemplates: [spec.t]}], "
+          "workloadVerdict: deny, visibleDevicesVoid"],
+         ["tightens cluster settings workloadVerdict", "tightens cluster settings workloads"]),
         (["expires: \"2027-01-31\" => expires: \"2027-02-01\""], ["loosens exception profiler expires"]),
         (["expires: \"2027-01-31\" => expires: \"2027-01-30\""], ["tightens exception profiler expires"]),
         (["rules: [privileged] => rules: [privileged, host-device]"], ["loosens exception profiler rules"]),
@@ -209,6 +218,50 @@ def test_one_word(edit: list[str], expected: list[str]) -> None:
 def test_whose_pods_an_exception_is_for(old: str, new: str, expected: list[str]) -> None:
     before, after = (edited(f"users: [grace], => owner: {owner},") for owner in (old, new))
     assert [f"{one.effect} {one.what}" for one in compare(before, after)] == expected
+
+
+def test_the_order_of_the_catalogue_and_the_nodes_of_a_model_are_shown() -> None:
+    h100, a100 = BASE[BASE.index("- name: h100") : BASE.index("- {name: a100")], BASE[BASE.index("- {name: a100") :]
+    a100 = a100[: a100.index("\n") + 1]
+    moved = BASE.replace(h100 + a100, a100 + h100)
+    (found,) = compare(edited(), a_set(moved))
+    assert (found.where, found.effect, found.before, found.after) == (
+        "catalogue",
+        "changes",
+        "h100, a100, mi300",
+        "a100, h100, mi300",
+    )
+    after = edited("{own.example/gpu: [h100]} => {own.example/gpu: [h100, big], disk: [x]}")
+    found = next(one for one in compare(edited(), after) if one.what == "nodeLabels")
+    assert (found.before, found.after) == ("own.example/gpu=h100", "own.example/gpu=h100|big; disk=x")
+    without = edited("  nodeLabels: {own.example/gpu: [h100]}\n => ")
+    assert next(one for one in compare(edited(), without) if one.what == "nodeLabels").after == "—"
+
+
+def test_why_a_model_is_reachable_that_no_policy_was_changed_for() -> None:
+    others = BASE.replace("[h100, a100]", "[h100, others]").replace("driverVersion: {min: 550.54.15}, ", "")
+    others = others.replace(
+        "- {name: mi300", '- {name: l4, deviceClassName: gpu.nvidia.com, products: ["L4"], memory: 4Gi}\n- {name: mi300'
+    )
+    others = others.replace(
+        'deviceClassName: gpu.amd.com, products: ["AMD MI300*"]',
+        'deviceClassName: gpu.nvidia.com, products: ["X"], memory: 9Gi',
+    )
+    named = BASE.replace("[h100, a100]", "[h100]")
+    edits = {
+        "because the catalogue declares other facts of it": (others, others.replace("memory: 4Gi", "memory: 90Gi")),
+        "because the catalogue has it now": (
+            others,
+            others.replace(
+                "- {name: l4,", '- {name: l3, deviceClassName: gpu.nvidia.com, products: ["L3"]}\n- {name: l4,'
+            ),
+        ),
+        "reachable now": (named, BASE),
+    }
+    for why, (old, new) in edits.items():
+        (found,) = (one for one in compare(a_set(old), a_set(new)) if one.what == "candidates")
+        assert found.why.endswith(why)
+        assert ("the policy is the same" in found.why) is (why != "reachable now")
 
 
 def test_the_last_model_of_a_driver_taken_out_opens_its_devices() -> None:
