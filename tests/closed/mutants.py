@@ -76,7 +76,8 @@ def mutants(module: str) -> Iterator[Mutant]:
             continue
         tree = ast.parse(text)
         spoiled = next(islice(ast.walk(tree), number, None))
-        what, line = _spoil(spoiled), getattr(spoiled, "lineno", 0)
+        what = _spoil(spoiled)
+        line = (spoiled.target if isinstance(spoiled, ast.comprehension) else spoiled).lineno  # type: ignore[attr-defined]
         yield Mutant(module, line, text.splitlines()[line - 1].strip(), what, ast.unparse(tree))
 
 

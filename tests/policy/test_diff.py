@@ -220,6 +220,33 @@ def test_whose_pods_an_exception_is_for(old: str, new: str, expected: list[str])
     assert [f"{one.effect} {one.what}" for one in compare(before, after)] == expected
 
 
+def test_a_policy_that_nobody_uses_comes_and_goes() -> None:
+    document = BASE.split("---")[1].replace("name: train", "name: spare")
+    there = (edited(), a_set(f"{BASE}\n---{document}"))
+    for pair, words in ((there, ("—", "there")), (there[::-1], ("there", "—"))):
+        (found,) = compare(*pair)
+        assert (found.where, found.effect, found.before, found.after) == ("policy spare@1", "changes", *words)
+
+
+def test_a_weight_is_shown_or_none() -> None:
+    (found,) = compare(edited(), edited("policy: train@1 => policy: train@1, weight: 3"))
+    assert (found.before, found.after) == ("—", "3")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "effect", "why"),
+    [
+        ("", "nodes: {pool: a}, ", "tightens", "only nodes of that pool are used"),
+        ("nodes: {pool: a}, ", "", "loosens", "nodes outside that pool may be used now"),
+        ("nodes: {pool: a}, ", "nodes: {pool: b}, ", "loosens", "may loosen: another pool of nodes"),
+    ],
+)
+def test_pools_of_nodes(old: str, new: str, effect: str, why: str) -> None:
+    before, after = (edited(f"memory: {{min: 40Gi}}, => memory: {{min: 40Gi}}, {nodes}") for nodes in (old, new))
+    (found,) = compare(before, after)
+    assert (found.what, found.effect, found.why) == ("nodes", effect, why)
+
+
 def test_the_order_of_the_catalogue_and_the_nodes_of_a_model_are_shown() -> None:
     h100, a100 = BASE[BASE.index("- name: h100") : BASE.index("- {name: a100")], BASE[BASE.index("- {name: a100") :]
     a100 = a100[: a100.index("\n") + 1]
@@ -274,12 +301,16 @@ def test_the_last_model_of_a_driver_taken_out_opens_its_devices() -> None:
 
 def test_an_older_version_stays_nameable_after_an_upgrade_that_tightens() -> None:
     newer = BASE.replace("version: 1}\nspec:\n", "version: 2}\nspec:\n").replace("40Gi", "60Gi")
+    newer = newer.replace("[h100, a100]", "[a100, h100]")  # neither looser nor tighter
     document = BASE.split("---")[1]
     after = a_set(f"{newer}\n---{document}".replace("policy: train@1", "policy: train@2, keepVersions: [1]"))
     found = compare(edited(), after)
     assert not loosens(found)
     kept = next(one for one in found if one.what == "keepVersions")
     assert "what is tighter in train@2 (memory) can be avoided" in kept.why
+    no_more = a_set(f"{newer}\n---{document}".replace("policy: train@1", "policy: train@2"))
+    (found_then,) = compare(after, no_more)
+    assert (found_then.effect, found_then.what, found_then.before) == ("tightens", "keepVersions", "train@1")
 
 
 @pytest.mark.parametrize(
