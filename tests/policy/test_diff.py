@@ -34,13 +34,12 @@ def test_each_difference_is_named_and_nothing_else(pair: Path) -> None:
     told = json.loads(result.stdout)
     found: dict[str, list[str]] = {}
     for one in told["differences"]:
-        found.setdefault(one["effect"], []).append(f"{one['where']} · {one['what']}")
+        found.setdefault(one["effect"], []).append(f"{one['where']} · {one['what']}: {one['why']}")
     assert {effect: sorted(named) for effect, named in found.items()} == {
         effect: sorted(named) for effect, named in expected.items()
     }
     assert result.exit_code == (3 if "loosens" in expected else 0)
     assert told["loosens"] == ("loosens" in expected)
-    assert all(one["why"] for one in told["differences"])
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -226,6 +225,20 @@ def test_a_policy_that_nobody_uses_comes_and_goes() -> None:
     for pair, words in ((there, ("—", "there")), (there[::-1], ("there", "—"))):
         (found,) = compare(*pair)
         assert (found.where, found.effect, found.before, found.after) == ("policy spare@1", "changes", *words)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("memory: {min: 40Gi}, ", "", "no floor any more"),
+        ("", "memory: {min: 40Gi}, ", "a new floor"),
+        ("memory: {min: 40Gi}, ", "memory: {min: 41Gi}, ", "a higher floor"),
+        ("memory: {min: 41Gi}, ", "memory: {min: 40Gi}, ", "a lower floor"),
+    ],
+)
+def test_floors(old: str, new: str, why: str) -> None:
+    before, after = (edited(f"{{memory: {{min: 40Gi}}, => {{{floor}") for floor in (old, new))
+    assert [one.why for one in compare(before, after)] == [why]
 
 
 def test_a_weight_is_shown_or_none() -> None:
