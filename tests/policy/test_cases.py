@@ -40,10 +40,12 @@ def test_the_examples_promises_hold() -> None:
     assert result.exit_code == 0, run(ROOT / "policies").stdout
     (told,) = json.loads(result.stdout)
     assert all(case["passed"] and not case["mismatches"] for case in told["cases"])
-    assert {kind: names for kind, names in told["untouched"].items() if kind != "rules"} == {
+    assert told["untouched"] == {
         "tenants": [],
         "candidates": [],
         "constraints": [],
+        # mutate has put right what these are about before anything is judged; pools the example has none.
+        "rules": ["visible-devices-void", "node-pool", "stamp"],
     }
     assert told["total"]["rules"] == len(list(ALL))
 

@@ -325,7 +325,7 @@ def _model(old: Model, new: Model) -> Iterator[_Change]:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every product name that fits glob `narrow` fits `wide`, both with `*` at most at their ends."""
+    """Whether every name that fits glob `narrow` fits `wide`, both with `*` at most at their ends."""
     start, end = wide.startswith("*"), wide.endswith("*")
     inner, text = wide.strip("*"), narrow.strip("*")
     if not start and not end:
@@ -448,15 +448,17 @@ def _exceptions(before: PolicySet, after: PolicySet) -> Iterator[Difference]:
 
 
 def _exception(old: PolicyException, new: PolicyException) -> Iterator[_Change]:
-    yield from _permitted("rules", old.rules, new.rules, "it does not count there")
+    yield from _permitted("rules", old.rules, new.rules, "what it refuses is let pass there")
     yield from _permitted("namespaces", old.namespaces, new.namespaces, "the exception holds there")
-    if old.users and new.users:
-        yield from _permitted("users", old.users, new.users, "the exception holds for what they create")
-    elif old.users or new.users:
-        effect: Effect = "loosens" if old.users else "tightens"
-        yield _Change("users", listed(old.users) or "all", listed(new.users) or "all", effect, "who creates the Pod")
+    effect: Effect
+    if old.creators and new.creators:
+        if old.users != new.users:
+            yield from _permitted("users", old.creators, new.creators, "the exception holds for what they create")
+    elif old.creators or new.creators:
+        effect = "loosens" if old.creators else "tightens"
+        yield _Change("users", _creators(old), _creators(new), effect, "who creates the Pod")
     if old.owner != new.owner:
-        effect = "tightens" if old.owner is None else "loosens"
+        effect = "tightens" if _narrower(new.owner, old.owner) else "loosens"
         why = "other Pods are meant" if old.owner and new.owner else "whose Pods are meant"
         yield _Change("owner", _owner(old), _owner(new), effect, why)
     if old.expires != new.expires:
@@ -468,8 +470,20 @@ def _exception(old: PolicyException, new: PolicyException) -> Iterator[_Change]:
             yield _Change(what, was, now, "changes", "what it is based on")
 
 
+def _narrower(one: tuple[str, str] | None, other: tuple[str, str] | None) -> bool:
+    """Every Pod of owner `one` is also one of `other`."""
+    return other is None or (one is not None and one[0] == other[0] and covers(other[1], one[1]))
+
+
 def _owner(exception: PolicyException) -> str:
     return "all Pods" if exception.owner is None else " ".join(exception.owner)
+
+
+def _creators(exception: PolicyException) -> str:
+    """By whom Pods have to be created, in words."""
+    if exception.users:
+        return listed(exception.users, "or")
+    return "anybody" if exception.owner is None else "its controller"
 
 
 def until(exception: PolicyException) -> str:
@@ -480,9 +494,10 @@ def until(exception: PolicyException) -> str:
 def said(exception: PolicyException) -> str:
     """What it lets pass, where and until when."""
     whose = "" if exception.owner is None else f" for {_owner(exception)}"
-    by = f" created by {listed(exception.users)}" if exception.users else ""
-    rules, where = listed(exception.rules), listed(exception.namespaces)
-    return f"not {rules} in {where}{whose}{by}, until {until(exception)}"
+    by = f" created by {_creators(exception)}" if exception.creators else ""
+    what = "rule {} does not hold" if len(exception.rules) == 1 else "rules {} do not hold"
+    where = listed(exception.namespaces)
+    return f"{what.format(listed(exception.rules))} in {where}{whose}{by}, until {until(exception)}"
 
 
 # -- policies that nobody uses ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ For people who approve policies and know no Kubernetes. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from dra_gate.policy.diff import Difference, against, said
@@ -26,7 +26,8 @@ def explain(policy_set: PolicySet) -> Report:
             Paragraph(
                 f"Policy set {policy_set.digest[:_DIGITS]}: {many(len(policy_set.tenants), 'tenant')}, "
                 f"{many(len(policy_set.models), 'model')} of device. A tenant is a team that shares an allowance; a "
-                "namespace is a named area of the cluster in which its programs run; a model is a kind of device."
+                "namespace is a named area of the cluster in which its programs run; a model is a kind of device; "
+                "name@7 is version 7 of a policy. What a change means is another page: dra-gate policy diff OLD NEW."
             ),
             *_overview(policy_set),
             *_never(policy_set),
@@ -83,14 +84,15 @@ def _never(policy_set: PolicySet) -> Iterator[Part]:
     yield Paragraph(
         "None of this happens in a namespace that the cluster's operators have put under the gate in mode enforce. "
         "Which ones those are is a mark on the namespace and stands in no policy file: ask the operators for the list. "
-        "The end of this page says who is not judged, and what is known of programs that hold no device."
+        "The end of this page says which exceptions there are, who is not judged, and what is known of programs that "
+        "hold no device."
     )
     owned = len(policy_set.tenant_by_namespace)
     items = [
         f"A namespace other than the {owned} named below gets a device. What belongs to no tenant is refused.",
         "A program gets a model that is not in its tenant's list, even when nothing else is free. It waits instead.",
-        "A fallback breaks a condition. Conditions hold for every choice, the last one included; a device that does "
-        "not say what a condition asks for counts as breaking it.",
+        "A later choice breaks a condition. Conditions hold for every choice, the last one included; a device that "
+        "does not say what a condition asks for counts as breaking it.",
         f"One program (container) gets devices of two models, or more than {MAX_DEVICES}.",
         "A request goes around the policy: for a part of a device, for a device by another name, or with a claim that "
         "somebody wrote by hand. It is refused, with the reason and what to do instead.",
@@ -175,12 +177,24 @@ def _version(ref: PolicyRef, namespaces: list[str], tenant: Tenant, policy_set: 
     else:
         how = f"Kept: programs that name policy {ref} still get what it says."
     differences = against(policy_set, tenant.policy, ref)
-    same = f" It gives the same as {tenant.policy}."
-    return how + (f" Against {tenant.policy}: {'; '.join(map(_said, differences))}." if differences else same)
+    if not differences:
+        return f"{how} It gives the same as {tenant.policy}."
+    return f"{how} {' '.join(_against(tenant.policy, ref, policy_set, differences))}"
 
 
-def _said(difference: Difference) -> str:
-    return f"{difference.what} {difference.before} → {difference.after} ({difference.effect}: {difference.why})"
+def _against(usual: PolicyRef, ref: PolicyRef, policy_set: PolicySet, found: Iterable[Difference]) -> Iterator[str]:
+    """What `ref` says otherwise than `usual`: conditions in the words of this page, the rest by its files' word."""
+    old, new = ([said for _, said in never(policy_set.policies[one].constraints)] for one in (usual, ref))
+    if more := [said for said in new if said not in old]:
+        yield f"It adds: {' '.join(more)}"
+    if less := [said for said in old if said not in new]:
+        yield f"It does not say: {' '.join(less)}"
+    for one in found:
+        if label := _WORDS.get(one.what):
+            yield f"{label}: {one.before} → {one.after} ({one.why})."
+
+
+_WORDS = {"serves": "Requests that are answered", "candidates": "Models", "cel": "Conditions of its own"}
 
 
 # -- exceptions -------------------------------------------------------------------------------------------------------
@@ -191,8 +205,11 @@ def _exceptions(policy_set: PolicySet) -> Iterator[Part]:
     if not policy_set.exceptions:
         yield Paragraph("There are none: every rule holds for every tenant.")
         return
+    yield Paragraph(
+        "What a rule refuses stands in docs/reference/reasons.md. After its last day an exception counts no more."
+    )
     rows = tuple((one.name, said(one), one.reason, one.ticket, one.approver) for one in policy_set.exceptions)
-    yield Table(("Exception", "What does not count, where, until when", "Why", "Asked for in", "Approved by"), rows)
+    yield Table(("Exception", "What does not hold, where, until when", "Why", "Asked for in", "Approved by"), rows)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from dra_gate.cel import check
 from dra_gate.kube.pod import IMPLICIT_PREFIX
 from dra_gate.kube.quantity import Quantity, QuantityError
 from dra_gate.kube.semver import Semver, SemverError
+from dra_gate.kube.workload import owner_of_pods, senders
 from dra_gate.policy.compile import content_digest
 from dra_gate.policy.documents import Document, Path
 from dra_gate.policy.drivers import DRIVERS, STANDARD_DOMAIN, driver_of_class
@@ -434,6 +435,8 @@ def read_exception(document: Document, namespaces: Mapping[str, str] | None, fin
                 f"namespace {namespace} belongs to no tenant",
                 "name a tenant's namespace: in others no rule holds that an exception could be from",
             )
+    if "owner" in spec and "users" not in spec:
+        _check_owner(document, spec["owner"]["kind"], findings)
     try:
         expires = (dt.date.fromisoformat(spec["expires"]) - dt.date(1970, 1, 1)).days
     except ValueError:
@@ -453,6 +456,18 @@ def read_exception(document: Document, namespaces: Mapping[str, str] | None, fin
         expires=expires,
         place=document.at(()),
     )
+
+
+def _check_owner(document: Document, kind: str, findings: Findings) -> None:
+    """Finds owners that nobody vouches for: who creates Pods may write any owner into them."""
+    if senders(kind):
+        return
+    if (owner := owner_of_pods(kind)) is not None:
+        what, remedy = f"Pods of a {kind} name a {owner}", f"write kind: {owner}, and the name with -* at its end"
+    else:
+        what = f"it is not known who creates the Pods of a {kind}, and anybody may write that owner into a Pod"
+        remedy = "add users: with the account of that kind's controller"
+    findings.error(document.at(("spec", "owner", "kind")), what, remedy)
 
 
 def _order(ref: PolicyRef) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from dra_gate.kube.quantity import Quantity
 from dra_gate.kube.semver import Semver
+from dra_gate.kube.workload import senders
 
 # Rules that an exception may name: those that judge what people write. The others are what the gate itself does.
 EXCEPTABLE = (
@@ -190,7 +191,8 @@ class Settings:
 class PolicyException:
     """What may pass some rules all the same. `owner` is a kind and a name, `*` at its end for any ending.
 
-    `expires` is the last day, in days since 1970-01-01 UTC, on which it counts.
+    Who creates Pods may write any owner into them, so an owner counts only in Pods that its kind's controller creates,
+    or one of `users`. `expires` is the last day, in days since 1970-01-01 UTC, on which it counts.
     """
 
     name: str
@@ -208,9 +210,14 @@ class PolicyException:
         """Whether a finding of `rule` is let pass for a Pod of these owners (kind, name) that `user` creates."""
         if rule not in self.rules or namespace not in self.namespaces or day > self.expires:
             return False
-        if self.users and user not in self.users:
+        if (self.users or self.owner is not None) and user not in self.creators:
             return False
         return self.owner is None or any(_is_owner(self.owner, found) for found in owners)
+
+    @property
+    def creators(self) -> tuple[str, ...]:
+        """By whom a Pod has to be created: `users`, else the owner's controller; empty without either: by anybody."""
+        return self.users or (senders(self.owner[0]) if self.owner is not None else ())
 
 
 def _is_owner(wanted: tuple[str, str], found: tuple[str, str]) -> bool:
