@@ -86,7 +86,18 @@ spec:
 apiVersion: policy.dra-gate.io/v1alpha1
 kind: DevicePolicy
 metadata: {name: train, version: 2}
-spec: {serves: [nvidia.com/gpu], candidates: [big]}
+spec:
+  serves: [nvidia.com/gpu]
+  candidates: [big]
+  companions:
+  - {name: disk, deviceClassName: disk.example, driver: disk.example}
+  - name: nic
+    deviceClassName: fast.example
+    driver: nic.example
+    count: 2
+    minimum: {bandwidth: 100G}
+    sameAttribute: [resource.kubernetes.io/pcieRoot, gpu.nvidia.com/island]
+    cel: ["'own' == 'own'"]
 ---
 apiVersion: policy.dra-gate.io/v1alpha1
 kind: Tenant
@@ -121,12 +132,24 @@ def test_what_is_ruled_out_kept_unlimited_or_not_enforced_is_said() -> None:
         "weight 3 (written down; not enforced yet)",
         "Kept: programs that name policy train@2 still get what it says. Against train@1: candidates small → —",
         "Never on a machine outside the pool that carries the mark pool=train.",
+        "Under train@2 only: Every program also gets 1 device of class disk.example (disk); otherwise it waits.",
+        "Every program also gets 2 devices of class fast.example (nic, at least 100G of bandwidth, meeting 1 condition "
+        "of the policy's own, below); it and all devices of the program sit on the same PCIe root (the shortest way "
+        "between them) and have the same gpu.nvidia.com/island; otherwise it waits.",
+        "'own' == 'own'",
         "whatever its settings or its image say",
         "system:serviceaccount:a:b",
         "pytorchjobs (kubeflow.org)",
         "It is refused at once.",
     ):
         assert sentence in text, sentence
+
+
+def test_how_many_devices_are_left_beside_companions() -> None:
+    text = SET.replace("policy: train@1", "policy: train@2").replace("keepVersions: [2]", "keepVersions: [1]")
+    said = re.sub(r"\s+", " ", as_text(explain(load_documents({"p.yaml": text.encode()}))))
+    assert "At most 29 devices for one program; disk and nic beside them count as none." in said
+    assert "beside them count" not in re.sub(r"\s+", " ", shown("text"))
 
 
 class _Page(HTMLParser):

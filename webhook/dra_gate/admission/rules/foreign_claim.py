@@ -21,7 +21,7 @@ def _check(context: Context) -> Iterator[Finding]:
     for index, entry in enumerate(pods.claim_entries(context.object)):
         problem = _problem(entry, valid, context)
         if problem:
-            yield RULE.finding(f"spec.resourceClaims[{index}]", problem)
+            yield RULE.finding(f"spec.resourceClaims[{index}]", problem, remedy=context.or_by_companions(RULE.remedy))
 
 
 def _problem(entry: Object, valid: tuple[PolicyRef, ...], context: Context) -> str:
