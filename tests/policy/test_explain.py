@@ -144,10 +144,11 @@ def test_what_is_ruled_out_kept_unlimited_or_not_enforced_is_said() -> None:
         "Of model big at most 2 at once (written down; not enforced yet).",
         "not enforced yet: it is refused",
         "weight 3 (written down; not enforced yet)",
-        "Kept: programs that name policy train@2 still get what it says. It does not say: Never a device with less",
+        "Kept: programs that name policy train@2 still get what it says. It adds: Every program also gets 1 device of "
+        "class disk.example (disk); otherwise it waits.",
+        "It does not say: Never a device with less than 40Gi",
         "Models: small → — (never given any more).",
         "Never on a machine outside the pool that carries the mark pool=train.",
-        "Under train@2 only: Every program also gets 1 device of class disk.example (disk); otherwise it waits.",
         "Every program also gets 2 devices of class fast.example (nic, at least 100G of bandwidth, meeting 1 condition "
         "of the policy's own, below); it and all devices of the program sit on the same PCIe root (the shortest way "
         "between them) and have the same gpu.nvidia.com/island; otherwise it waits.",

@@ -187,7 +187,7 @@ def _version(ref: PolicyRef, namespaces: list[str], tenant: Tenant, policy_set: 
 
 def _against(usual: PolicyRef, ref: PolicyRef, policy_set: PolicySet, found: Iterable[Difference]) -> Iterator[str]:
     """What `ref` says otherwise than `usual`: conditions in the words of this page, the rest by its files' word."""
-    old, new = ([said for _, said in never(policy_set.policies[one].constraints)] for one in (usual, ref))
+    old, new = ([said for _, said in promises(policy_set.policies[one])] for one in (usual, ref))
     if more := [said for said in new if said not in old]:
         yield f"It adds: {' '.join(more)}"
     if less := [said for said in old if said not in new]:
