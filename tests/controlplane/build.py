@@ -73,7 +73,7 @@ def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def allocate_program() -> str:
-    """The name of the program that asks the scheduler's allocator; it holds a digest of the source, unlike the others'."""
+    """The name of the program that asks the scheduler's allocator; it holds a digest of our source."""
     return f"allocate-{hashlib.sha256((_ALLOCATE / 'main.go').read_bytes()).hexdigest()[:12]}"
 
 
