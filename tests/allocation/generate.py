@@ -33,6 +33,11 @@ def question(seed: int) -> Question:
     return _Generator(Random(seed)).question()
 
 
+def more_claims(slices: list[Object], seed: int) -> list[Object]:
+    """The claims of another Pod for a cluster that publishes `slices`."""
+    return _Generator(Random(seed), slices=slices).claims()
+
+
 H100, A100, L40S = "NVIDIA H100", "NVIDIA A100", "NVIDIA L40S"
 
 
@@ -97,23 +102,27 @@ class _Generator:
     rng: Random
     nodes: list[Object] = field(default_factory=list)
     slices: list[Object] = field(default_factory=list)
+    tidy: bool = False  # holds little that is odd
     count: int = 0
 
     def question(self) -> Question:
         rng = self.rng
-        self.tidy = rng.random() < 0.5  # half of the clusters hold little that is odd
+        self.tidy = rng.random() < 0.5
         self.nodes = [self._node(i) for i in range(rng.choice((1, 1, 2, 2, 2, 3, 4)))]
         for node in self.nodes:
             self._local_pools(node["metadata"]["name"])
         if self.maybe(0.2):
             self._shared_pool()
         classes = self._classes()
-        claims = [self._claim(f"c{i}") for i in range(rng.choice((1, 1, 1, 1, 1, 1, 2, 2, 3)))]
+        claims = self.claims()
         holders = self._holders()
         rules = [self._rule(i) for i in range(rng.choice((1, 1, 2)))] if self.maybe(0.15) else []
         rng.shuffle(self.slices)
         objects = (*self.nodes, *self.slices, *classes, *rules, *claims, *holders)
         return Question(objects, tuple(f"{NAMESPACE}/{claim['metadata']['name']}" for claim in claims))
+
+    def claims(self) -> list[Object]:
+        return [self._claim(f"c{i}") for i in range(self.rng.choice((1, 1, 1, 1, 1, 1, 2, 2, 3)))]
 
     def maybe(self, chance: float) -> bool:
         return self.rng.random() < chance
