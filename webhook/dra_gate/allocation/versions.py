@@ -48,5 +48,5 @@ def rules_of(version: str, gates: Mapping[str, bool]) -> Rules:
         if gates.get(name, default) is not default:
             state = "off" if default else "on"
             raise CannotEvaluate(f"feature gate {name} is {state}: only the allocator of the defaults is restated here")
-    new = minor >= 37
-    return Rules(minor, gates.get("DRADeviceTaintRules", new), gates.get("DRAFractionalCapacityRange", new))
+    rules = gates.get("DRADeviceTaintRules", minor >= 37)
+    return Rules(minor, rules, gates.get("DRAFractionalCapacityRange", False))
