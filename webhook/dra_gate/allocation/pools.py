@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dra_gate import cel
 from dra_gate.allocation.amounts import nano, quantity_of
 from dra_gate.allocation.consumption import Capacity, capacities_of
 from dra_gate.allocation.node_selector import node_matches
@@ -24,7 +25,7 @@ DeviceId = tuple[str, str, str]  # driver, pool, device
 class Device:
     """One device of a slice; what few requests ask about is read when it is asked for."""
 
-    __slots__ = ("_capacity", "_whole", "consumes", "content", "id", "multiple", "raw", "slice", "taints")
+    __slots__ = ("_capacity", "_whole", "as_cel", "consumes", "id", "multiple", "raw", "slice", "taints")
 
     def __init__(self, origin: Slice, raw: Object, taints: tuple[Object, ...]) -> None:
         self.raw = raw
@@ -33,7 +34,7 @@ class Device:
         self.multiple = raw.get("allowMultipleAllocations") is True
         self.taints = tuple(t for t in (*sequence(raw.get("taints")), *taints) if at(t, "effect") in _BLOCKING)
         self.consumes = tuple(_consumption(mapping(one)) for one in sequence(raw.get("consumesCounters")))
-        self.content: bytes | None = None  # see Verdicts
+        self.as_cel: cel.Device | None = None  # see Verdicts
         self._capacity: Mapping[str, Capacity] | None = None
         self._whole: bool | None = None
 

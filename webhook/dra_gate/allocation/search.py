@@ -5,7 +5,7 @@ Exhaustive, with backtracking over everything that came before, as kube-schedule
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -18,7 +18,7 @@ from dra_gate.allocation.held import Held
 from dra_gate.allocation.outcome import Check
 from dra_gate.allocation.pools import Device, DeviceId, Pool, PoolId, device_reached
 from dra_gate.allocation.problems import CannotEvaluate, Failed
-from dra_gate.allocation.verdicts import Verdicts, failure
+from dra_gate.allocation.verdicts import Verdict, Verdicts, failure
 from dra_gate.kube.raw import Object, mapping, text
 
 MAX_STEPS: Final = 200_000
@@ -76,7 +76,7 @@ class Search:
         self._verdicts = verdicts
         self._fractional = fractional
         self._steps = 0
-        self._tallies: list[list[Tally]] = [[] for _ in claims]
+        self._tallies = [[Tally(one) for one in claim.constraints if one is not None] for claim in claims]
         self._counters: dict[PoolId, Counters] = {}
         self._selectable: dict[tuple[Alternative, DeviceId], Check] = {}
         self._picking: dict[DeviceId, set[int]] = {}  # claims that pick a device for themselves
@@ -89,12 +89,15 @@ class Search:
         for index, claim in enumerate(self._claims):
             total = 0
             for request in claim.requests:
-                least = min(self._wanted(claim, alternative) for alternative in request.alternatives)
+                least = min(self._wanted(index, alternative) for alternative in request.alternatives)
                 if least > MAX_RESULTS - total:
                     limit = f"exceeds the claim limit of {MAX_RESULTS}, with {total} already accounted for"
                     raise Failed(f"claim {claim.name}, request {request.name}: adding {least} devices {limit}")
                 total += least
-            self._tallies[index] = list(_tallies(claim))
+            if None in claim.constraints:
+                number = claim.constraints.index(None)
+                what = "empty constraint (unsupported constraint type?)"
+                raise Failed(f"claim {claim.name}, constraint #{number}: {what}")
 
     def run(self) -> bool:
         """Whether all claims get their devices, which are then `picked`. Raises Failed and CannotEvaluate."""
@@ -105,11 +108,12 @@ class Search:
 
     # --- claims, requests, alternatives -------------------------------------------------------------------------------
 
-    def _wanted(self, claim: Claim, alternative: Alternative) -> int:
+    def _wanted(self, index: int, alternative: Alternative) -> int:
         """How many devices an alternative takes; of mode All every one that is selectable and large enough."""
         if not alternative.every:
             return alternative.count
         found = self.every[alternative] = []
+        claim = self._claims[index]
         for pool in self._view.pools:
             if pool.state != "used":
                 trouble = "being updated" if pool.state == "incomplete" else "invalid"
@@ -119,7 +123,7 @@ class Search:
                 )
             for device in (device for part in pool.slices for device in part.devices):
                 self._step()
-                if self._unselected(claim, alternative, device):
+                if self.unselected(index, alternative, device):
                     continue
                 try:
                     large = (device.is_whole and not alternative.capacity) or not self._short(alternative, device)
@@ -208,7 +212,7 @@ class Search:
         """The first check that a device fails beside what is picked, "" if it fits. Raises Failed, CannotEvaluate."""
         if self._in_use(index, alternative, device):
             return "in-use"
-        unselected = self._unselected(self._claims[index], alternative, device)
+        unselected = self.unselected(index, alternative, device)
         if unselected:
             return unselected
         try:
@@ -237,18 +241,23 @@ class Search:
             return picking is not None and index in picking
         return device.id in self._held.whole or bool(picking)
 
-    def _unselected(self, claim: Claim, alternative: Alternative, device: Device) -> Check:
+    def unselected(self, index: int, alternative: Alternative, device: Device) -> Check:
+        """Which of the selectors and the node does not accept a device, in use or not. Raises as `objection` does."""
         place = (alternative, device.id)
         known = self._selectable.get(place)
         if known is None:
-            verdict = self._verdicts.judge(alternative, device)
+            verdict = self.verdict(alternative, device)
             if verdict.error:
-                raise failure(verdict, alternative, claim, device)
+                raise failure(verdict, alternative, self._claims[index], device)
             known = verdict.check
             if not known and device.slice.per_device and not device_reached(device, self._view.node):
                 known = "node"
             self._selectable[place] = known
         return known
+
+    def verdict(self, alternative: Alternative, device: Device) -> Verdict:
+        """What the selectors say of a device; see `Verdicts`."""
+        return self._verdicts.judge(alternative, device)
 
     def short_of(self, alternative: Alternative, device: Device) -> str:
         """The capacity of which the device has not enough left, "" if it has. Raises Failed without a place."""
@@ -328,14 +337,6 @@ class Search:
             tally.remove(picked.alternative)
         if picked.reserved:
             self.counters(picked.pool).give_back(device)
-
-
-def _tallies(claim: Claim) -> Iterator[Tally]:
-    for number, constraint in enumerate(claim.constraints):
-        if constraint is None:
-            what = "empty constraint (unsupported constraint type?)"
-            raise Failed(f"claim {claim.name}, constraint #{number}: {what}")
-        yield Tally(constraint)
 
 
 def untolerated(alternative: Alternative, device: Device) -> Object | None:

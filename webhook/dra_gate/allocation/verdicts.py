@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -10,6 +12,8 @@ from dra_gate import cel
 from dra_gate.allocation.asked import Alternative, Claim
 from dra_gate.allocation.pools import Device
 from dra_gate.allocation.problems import CannotEvaluate, Failed
+from dra_gate.cel.reads import Read
+from dra_gate.kube.raw import mapping
 
 _HINT: Final = (
     ". consider using CEL optional chaining (.? followed by orValue()) "
@@ -29,59 +33,85 @@ class Verdict(NamedTuple):
 
 
 _ACCEPTED: Final = Verdict("")
+_TRUE: Final = "true"
+
+
+_Selectors = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Verdicts:
-    """Verdicts by alternative and content of a device."""
+    """Verdicts by selectors and what these read of a device."""
 
     def __init__(self) -> None:
         self._programs: dict[str, cel.Program | str] = {}
-        self._devices: dict[bytes, cel.Device | str] = {}
-        self._known: dict[tuple[tuple[str, ...], tuple[str, ...], bytes], Verdict] = {}
+        self._reads: dict[_Selectors, tuple[Read, ...] | None] = {}
+        self._known: dict[tuple[_Selectors, bytes], Verdict] = {}
 
     def judge(self, alternative: Alternative, device: Device) -> Verdict:
         """The verdict on a device. Raises CannotEvaluate for a selector or a device that is not understood here."""
-        content = device.content
-        if content is None:
-            raw = device.raw
-            key = (device.id[0], device.multiple, raw.get("attributes"), raw.get("capacity"))
-            content = device.content = msgspec.json.encode(key)
-        place = (alternative.class_selectors, alternative.selectors, content)
+        selectors = (alternative.class_selectors, alternative.selectors)
+        place = (selectors, self._content(selectors, device))
         verdict = self._known.get(place)
         if verdict is None:
-            verdict = self._known[place] = self._judged(alternative, device, content)
+            verdict = self._known[place] = self._judged(selectors, device)
         return verdict
 
-    def _judged(self, alternative: Alternative, device: Device, content: bytes) -> Verdict:
-        for index, expression in enumerate(alternative.class_selectors):
-            said = self._said(expression, device, content)
-            if said != "true":
-                return Verdict("class-selector", index, said)
-        for index, expression in enumerate(alternative.selectors):
-            said = self._said(expression, device, content)
-            if said != "true":
-                return Verdict("selector", index, said)
+    def _content(self, selectors: _Selectors, device: Device) -> bytes:
+        """All of a device that the verdict can depend on."""
+        if selectors not in self._reads:
+            self._reads[selectors] = self._all_reads(selectors)
+        names, raw, driver = self._reads[selectors], device.raw, device.id[0]
+        if names is None:
+            return msgspec.json.encode((driver, device.multiple, raw.get("attributes"), raw.get("capacity")))
+        read: list[object] = [driver, device.multiple]
+        for kind, domain, name in names:
+            entries = mapping(raw.get(kind))
+            read.append(entries.get(f"{domain}/{name}"))
+            if domain == driver:
+                read.append(entries.get(name))
+        return msgspec.json.encode(read)
+
+    def _all_reads(self, selectors: _Selectors) -> tuple[Read, ...] | None:
+        found: set[Read] = set()
+        for program in map(self._program, chain(*selectors)):
+            if isinstance(program, str) or program.reads is None:
+                return None
+            found |= program.reads
+        return tuple(sorted(found))
+
+    def _judged(self, selectors: _Selectors, device: Device) -> Verdict:
+        _refuse_two_values(device, self._reads[selectors])
+        for number, expression in enumerate(selectors[0]):
+            said = self._said(expression, device)
+            if said != _TRUE:
+                return Verdict("class-selector", number, said)
+        for number, expression in enumerate(selectors[1]):
+            said = self._said(expression, device)
+            if said != _TRUE:
+                return Verdict("selector", number, said)
         return _ACCEPTED
 
-    def _said(self, expression: str, device: Device, content: bytes) -> str:
-        """ "true", "" for false, or the run-time error."""
-        program = self._programs.get(expression)
-        if program is None:
-            program = self._programs[expression] = _compiled(expression)
-        subject = self._devices.get(content)
-        if subject is None:
-            subject = self._devices[content] = _read(device)
+    def _said(self, expression: str, device: Device) -> str:
+        """_TRUE, "" for false, or the run-time error."""
+        program = self._program(expression)
         if isinstance(program, str):
             raise CannotEvaluate(program)
-        if isinstance(subject, str):
-            raise CannotEvaluate(subject)
+        if device.as_cel is None:
+            device.as_cel = _read(device)
         try:
-            return "true" if program.evaluate(subject) else ""
+            return _TRUE if program.evaluate(device.as_cel) else ""
         except cel.EvaluationError as error:
             message = str(error)
             return message + _HINT if "no such key:" in message else message
         except cel.BudgetExceeded as error:
             raise CannotEvaluate(f"selector {expression!r} takes too many steps here") from error
+
+    def _program(self, expression: str) -> cel.Program | str:
+        """The compiled expression, or why there is none."""
+        program = self._programs.get(expression)
+        if program is None:
+            program = self._programs[expression] = _compiled(expression)
+        return program
 
 
 def failure(verdict: Verdict, alternative: Alternative, claim: Claim, device: Device) -> Failed:
@@ -91,6 +121,17 @@ def failure(verdict: Verdict, alternative: Alternative, claim: Claim, device: De
     return Failed(f"{whose}: {where}: CEL runtime error: {verdict.error}")
 
 
+def _refuse_two_values(device: Device, names: Collection[Read] | None) -> None:
+    """A name with the driver's domain and the same without may both be published: the scheduler goes by either."""
+    driver = device.id[0]
+    for kind in ("attributes", "capacity"):
+        entries = mapping(device.raw.get(kind))
+        for name in entries:
+            full = f"{driver}/{name}"
+            if full in entries and (names is None or (kind, driver, name) in names) and entries[full] != entries[name]:
+                raise CannotEvaluate(f"device {'/'.join(device.id)} has two values for {full}, one without its domain")
+
+
 def _compiled(expression: str) -> cel.Program | str:
     try:
         return cel.compile(expression)
@@ -98,8 +139,8 @@ def _compiled(expression: str) -> cel.Program | str:
         return f"selector {expression!r}: {error}"
 
 
-def _read(device: Device) -> cel.Device | str:
+def _read(device: Device) -> cel.Device:
     try:
         return cel.device_of(device.id[0], device.raw)
     except ValueError as error:
-        return f"device {'/'.join(device.id)}: {error}"
+        raise CannotEvaluate(f"device {'/'.join(device.id)}: {error}") from error
