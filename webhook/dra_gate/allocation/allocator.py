@@ -42,13 +42,17 @@ class Allocator:
         self._slices = Slices(snapshot.slices, snapshot.taint_rules if self._rules.taint_rules else ())
         self._verdicts = Verdicts()
         self._views: dict[str, tuple[View, list[Pool]]] = {}
+        self._outcomes: dict[str, Outcome] = {}  # of what was asked last
         self._asked: tuple[tuple[Object, ...], tuple[Claim, ...]] | None = None
 
     def allocate(self, node: str, claims: Sequence[Object]) -> Outcome:
         """The answer for the node of that name to all of `claims` together, as if none of them were allocated."""
         try:
             view, _ = self._view(node)
-            return self._outcome(view, self._read(claims))
+            asked = self._read(claims)
+            if node not in self._outcomes:
+                self._outcomes[node] = self._outcome(view, asked)
+            return self._outcomes[node]
         except Failed as error:
             return Outcome("failed", str(error))
         except CannotEvaluate as error:
@@ -86,6 +90,7 @@ class Allocator:
             return kept[1]
         claims = claims_of(raw, self._classes)
         self._asked = (tuple(raw), claims)
+        self._outcomes = {}
         return claims
 
     def _search(self, view: View, claims: Sequence[Claim]) -> Search:

@@ -78,7 +78,7 @@ class Search:
         self._steps = 0
         self._tallies = [[Tally(one) for one in claim.constraints if one is not None] for claim in claims]
         self._counters: dict[PoolId, Counters] = {}
-        self._selectable: dict[tuple[Alternative, DeviceId], Check] = {}
+        self._at_node: dict[Device, bool] = {}  # of slices whose devices choose their nodes
         self._picking: dict[DeviceId, set[int]] = {}  # claims that pick a device for themselves
         self._sharing: dict[DeviceId, dict[str, int]] = {}  # what picked shares take, in billionths
 
@@ -243,16 +243,17 @@ class Search:
 
     def unselected(self, index: int, alternative: Alternative, device: Device) -> Check:
         """Which of the selectors and the node does not accept a device, in use or not. Raises as `objection` does."""
-        place = (alternative, device.id)
-        known = self._selectable.get(place)
+        verdict = self.verdict(alternative, device)
+        if verdict.error:
+            raise failure(verdict, alternative, self._claims[index], device)
+        if not verdict.check and device.slice.per_device and not self._reached(device):
+            return "node"
+        return verdict.check
+
+    def _reached(self, device: Device) -> bool:
+        known = self._at_node.get(device)
         if known is None:
-            verdict = self.verdict(alternative, device)
-            if verdict.error:
-                raise failure(verdict, alternative, self._claims[index], device)
-            known = verdict.check
-            if not known and device.slice.per_device and not device_reached(device, self._view.node):
-                known = "node"
-            self._selectable[place] = known
+            known = self._at_node[device] = device_reached(device, self._view.node)
         return known
 
     def verdict(self, alternative: Alternative, device: Device) -> Verdict:

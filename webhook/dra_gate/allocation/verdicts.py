@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import chain
 from typing import Final, Literal, NamedTuple
 
@@ -44,40 +43,35 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._programs: dict[str, cel.Program | str] = {}
-        self._reads: dict[_Selectors, tuple[Read, ...] | None] = {}
-        self._known: dict[tuple[_Selectors, bytes], Verdict] = {}
+        self._reads: dict[_Selectors, frozenset[Read] | None] = {}
+        self._known: dict[_Selectors, dict[bytes, Verdict]] = {}
+        self._of: dict[Alternative, dict[Device, Verdict]] = {}
 
     def judge(self, alternative: Alternative, device: Device) -> Verdict:
         """The verdict on a device. Raises CannotEvaluate for a selector or a device that is not understood here."""
-        selectors = (alternative.class_selectors, alternative.selectors)
-        place = (selectors, self._content(selectors, device))
-        verdict = self._known.get(place)
+        found = self._of.setdefault(alternative, {})
+        verdict = found.get(device)
         if verdict is None:
-            verdict = self._known[place] = self._judged(selectors, device)
+            verdict = found[device] = self._verdict((alternative.class_selectors, alternative.selectors), device)
         return verdict
 
-    def _content(self, selectors: _Selectors, device: Device) -> bytes:
-        """All of a device that the verdict can depend on."""
+    def _verdict(self, selectors: _Selectors, device: Device) -> Verdict:
         if selectors not in self._reads:
             self._reads[selectors] = self._all_reads(selectors)
-        names, raw, driver = self._reads[selectors], device.raw, device.id[0]
-        if names is None:
-            return msgspec.json.encode((driver, device.multiple, raw.get("attributes"), raw.get("capacity")))
-        read: list[object] = [driver, device.multiple]
-        for kind, domain, name in names:
-            entries = mapping(raw.get(kind))
-            read.append(entries.get(f"{domain}/{name}"))
-            if domain == driver:
-                read.append(entries.get(name))
-        return msgspec.json.encode(read)
+        known, content = self._known.setdefault(selectors, {}), _content(device, self._reads[selectors])
+        verdict = known.get(content)
+        if verdict is None:
+            verdict = known[content] = self._judged(selectors, device)
+        return verdict
 
-    def _all_reads(self, selectors: _Selectors) -> tuple[Read, ...] | None:
+    def _all_reads(self, selectors: _Selectors) -> frozenset[Read] | None:
+        """What the verdict depends on, None if that may be anything."""
         found: set[Read] = set()
         for program in map(self._program, chain(*selectors)):
             if isinstance(program, str) or program.reads is None:
                 return None
             found |= program.reads
-        return tuple(sorted(found))
+        return frozenset(found)
 
     def _judged(self, selectors: _Selectors, device: Device) -> Verdict:
         _refuse_two_values(device, self._reads[selectors])
@@ -121,7 +115,22 @@ def failure(verdict: Verdict, alternative: Alternative, claim: Claim, device: De
     return Failed(f"{whose}: {where}: CEL runtime error: {verdict.error}")
 
 
-def _refuse_two_values(device: Device, names: Collection[Read] | None) -> None:
+def _content(device: Device, names: frozenset[Read] | None) -> bytes:
+    """All of a device that a verdict which reads those names can depend on."""
+    raw, driver = device.raw, device.id[0]
+    if names is None:
+        return msgspec.json.encode((driver, device.multiple, raw.get("attributes"), raw.get("capacity")))
+    entries = {"attributes": mapping(raw.get("attributes")), "capacity": mapping(raw.get("capacity"))}
+    read: list[object] = [driver, device.multiple]
+    for kind, domain, name in names:
+        of = entries[kind]
+        read.append(of.get(f"{domain}/{name}"))
+        if domain == driver:
+            read.append(of.get(name))
+    return msgspec.json.encode(read)
+
+
+def _refuse_two_values(device: Device, names: frozenset[Read] | None) -> None:
     """A name with the driver's domain and the same without may both be published: the scheduler goes by either."""
     driver = device.id[0]
     for kind in ("attributes", "capacity"):
