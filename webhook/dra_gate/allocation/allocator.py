@@ -12,13 +12,13 @@ from dra_gate.allocation.asked import Claim, claims_of
 from dra_gate.allocation.examine import examined
 from dra_gate.allocation.held import Held
 from dra_gate.allocation.outcome import Examination, Outcome
-from dra_gate.allocation.pools import Pool, Slices
+from dra_gate.allocation.pools import Pool, Slices, View
 from dra_gate.allocation.problems import CannotEvaluate, Failed
 from dra_gate.allocation.results import results_of, score_of
-from dra_gate.allocation.search import Search, View
+from dra_gate.allocation.search import Search
 from dra_gate.allocation.snapshot import Snapshot
 from dra_gate.allocation.verdicts import Verdicts
-from dra_gate.allocation.versions import Rules, rules_of
+from dra_gate.allocation.versions import Rules, refuse_what_changed, rules_of
 from dra_gate.kube.raw import Object, at, text
 
 
@@ -94,9 +94,11 @@ class Allocator:
         return claims
 
     def _search(self, view: View, claims: Sequence[Claim]) -> Search:
-        return Search(view, claims, self._held, self._verdicts, self._rules.fractional)
+        return Search(view, claims, self._held, self._verdicts, self._rules)
 
     def _outcome(self, view: View, claims: tuple[Claim, ...]) -> Outcome:
+        if not self._rules.new:
+            refuse_what_changed(view, claims, self._slices)
         search = self._search(view, claims)
         search.prepare()
         if search.run():

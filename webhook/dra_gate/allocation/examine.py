@@ -14,9 +14,9 @@ from typing import Final
 from dra_gate.allocation.asked import Alternative, Claim, Request
 from dra_gate.allocation.held import Held
 from dra_gate.allocation.outcome import DeviceCheck, Examination, Outcome, PoolState, RequestExamination
-from dra_gate.allocation.pools import Device, DeviceId, Pool
+from dra_gate.allocation.pools import Device, DeviceId, Pool, View
 from dra_gate.allocation.problems import CannotEvaluate, Failed
-from dra_gate.allocation.search import Search, View, untolerated
+from dra_gate.allocation.search import Search, untolerated
 from dra_gate.kube.raw import text
 
 Start = Callable[[View, Sequence[Claim]], Search]

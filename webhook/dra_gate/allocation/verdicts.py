@@ -23,7 +23,7 @@ _HINT: Final = (
 class Verdict(NamedTuple):
     """The first selector, of the class's and then of the request's, that is not true; `check` is "" if all are.
 
-    `error` is the scheduler's text when that selector cannot be evaluated: then it gives up on all nodes.
+    `error` says why that selector cannot be evaluated: then the scheduler gives up on all nodes.
     """
 
     check: Literal["class-selector", "selector", ""]
@@ -95,8 +95,7 @@ class Verdicts:
         try:
             return _TRUE if program.evaluate(device.as_cel) else ""
         except cel.EvaluationError as error:
-            message = str(error)
-            return message + _HINT if "no such key:" in message else message
+            return str(error)
         except cel.BudgetExceeded as error:
             raise CannotEvaluate(f"selector {expression!r} takes too many steps here") from error
 
@@ -108,11 +107,12 @@ class Verdicts:
         return program
 
 
-def failure(verdict: Verdict, alternative: Alternative, claim: Claim, device: Device) -> Failed:
-    """The scheduler's error for a verdict that has one."""
+def failure(verdict: Verdict, alternative: Alternative, claim: Claim, device: Device | None) -> Failed:
+    """The scheduler's error for a verdict that has one; before 1.37 it named no device and gave no advice."""
     whose = f"class {alternative.class_name}" if verdict.check == "class-selector" else f"claim {claim.name}"
-    where = f"selector #{verdict.number} on device {'/'.join(device.id)}"
-    return Failed(f"{whose}: {where}: CEL runtime error: {verdict.error}")
+    where = f" on device {'/'.join(device.id)}" if device else ""
+    advice = _HINT if device and "no such key:" in verdict.error else ""
+    return Failed(f"{whose}: selector #{verdict.number}{where}: CEL runtime error: {verdict.error}{advice}")
 
 
 def _content(device: Device, names: frozenset[Read] | None) -> bytes:
