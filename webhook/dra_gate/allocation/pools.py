@@ -188,6 +188,22 @@ class Pool:
         return "/".join(self.id)
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one node has: its pools in the scheduler's order, and the devices of those that are used."""
+
+    node: Object
+    pools: tuple[Pool, ...]
+    devices: tuple[tuple[Device, Pool], ...]
+
+    @classmethod
+    def of(cls, node: Object, pools: Sequence[Pool]) -> View:
+        """The view of a node with these pools."""
+        used = [pool for pool in pools if pool.state == "used"]
+        devices = tuple((device, pool) for pool in used for found in pool.slices for device in found.devices)
+        return cls(node, tuple(pools), devices)
+
+
 class Slices:
     """All slices of a snapshot, found by node and by pool."""
 
@@ -196,10 +212,12 @@ class Slices:
         self._of_node: dict[str, list[Slice]] = {}
         self._shared: list[Slice] = []
         self._of_pool: dict[PoolId, list[Slice]] = {}
+        self.has_counters = False  # whether any slice publishes counter sets
         for raw in slices:
             found = Slice.of(raw, chosen)
             (self._of_node.setdefault(found.node_name, []) if found.node_name else self._shared).append(found)
             self._of_pool.setdefault(found.pool_id, []).append(found)
+            self.has_counters = self.has_counters or found.has_counters
 
     def pools(self, node: Object) -> tuple[list[Pool], list[Pool]]:
         """The pools that the scheduler looks at for a node, in its order, and those that it passes over without a word.

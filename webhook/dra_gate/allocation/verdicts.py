@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import chain
 from typing import Final, Literal, NamedTuple
 
@@ -24,7 +23,7 @@ _HINT: Final = (
 class Verdict(NamedTuple):
     """The first selector, of the class's and then of the request's, that is not true; `check` is "" if all are.
 
-    `error` is the scheduler's text when that selector cannot be evaluated: then it gives up on all nodes.
+    `error` says why that selector cannot be evaluated: then the scheduler gives up on all nodes.
     """
 
     check: Literal["class-selector", "selector", ""]
@@ -44,40 +43,35 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._programs: dict[str, cel.Program | str] = {}
-        self._reads: dict[_Selectors, tuple[Read, ...] | None] = {}
-        self._known: dict[tuple[_Selectors, bytes], Verdict] = {}
+        self._reads: dict[_Selectors, frozenset[Read] | None] = {}
+        self._known: dict[_Selectors, dict[bytes, Verdict]] = {}
+        self._of: dict[Alternative, dict[Device, Verdict]] = {}
 
     def judge(self, alternative: Alternative, device: Device) -> Verdict:
         """The verdict on a device. Raises CannotEvaluate for a selector or a device that is not understood here."""
-        selectors = (alternative.class_selectors, alternative.selectors)
-        place = (selectors, self._content(selectors, device))
-        verdict = self._known.get(place)
+        found = self._of.setdefault(alternative, {})
+        verdict = found.get(device)
         if verdict is None:
-            verdict = self._known[place] = self._judged(selectors, device)
+            verdict = found[device] = self._verdict((alternative.class_selectors, alternative.selectors), device)
         return verdict
 
-    def _content(self, selectors: _Selectors, device: Device) -> bytes:
-        """All of a device that the verdict can depend on."""
+    def _verdict(self, selectors: _Selectors, device: Device) -> Verdict:
         if selectors not in self._reads:
             self._reads[selectors] = self._all_reads(selectors)
-        names, raw, driver = self._reads[selectors], device.raw, device.id[0]
-        if names is None:
-            return msgspec.json.encode((driver, device.multiple, raw.get("attributes"), raw.get("capacity")))
-        read: list[object] = [driver, device.multiple]
-        for kind, domain, name in names:
-            entries = mapping(raw.get(kind))
-            read.append(entries.get(f"{domain}/{name}"))
-            if domain == driver:
-                read.append(entries.get(name))
-        return msgspec.json.encode(read)
+        known, content = self._known.setdefault(selectors, {}), _content(device, self._reads[selectors])
+        verdict = known.get(content)
+        if verdict is None:
+            verdict = known[content] = self._judged(selectors, device)
+        return verdict
 
-    def _all_reads(self, selectors: _Selectors) -> tuple[Read, ...] | None:
+    def _all_reads(self, selectors: _Selectors) -> frozenset[Read] | None:
+        """What the verdict depends on, None if that may be anything."""
         found: set[Read] = set()
         for program in map(self._program, chain(*selectors)):
             if isinstance(program, str) or program.reads is None:
                 return None
             found |= program.reads
-        return tuple(sorted(found))
+        return frozenset(found)
 
     def _judged(self, selectors: _Selectors, device: Device) -> Verdict:
         _refuse_two_values(device, self._reads[selectors])
@@ -101,8 +95,7 @@ class Verdicts:
         try:
             return _TRUE if program.evaluate(device.as_cel) else ""
         except cel.EvaluationError as error:
-            message = str(error)
-            return message + _HINT if "no such key:" in message else message
+            return str(error)
         except cel.BudgetExceeded as error:
             raise CannotEvaluate(f"selector {expression!r} takes too many steps here") from error
 
@@ -114,14 +107,30 @@ class Verdicts:
         return program
 
 
-def failure(verdict: Verdict, alternative: Alternative, claim: Claim, device: Device) -> Failed:
-    """The scheduler's error for a verdict that has one."""
+def failure(verdict: Verdict, alternative: Alternative, claim: Claim, device: Device | None) -> Failed:
+    """The scheduler's error for a verdict that has one; before 1.37 it named no device and gave no advice."""
     whose = f"class {alternative.class_name}" if verdict.check == "class-selector" else f"claim {claim.name}"
-    where = f"selector #{verdict.number} on device {'/'.join(device.id)}"
-    return Failed(f"{whose}: {where}: CEL runtime error: {verdict.error}")
+    where = f" on device {'/'.join(device.id)}" if device else ""
+    advice = _HINT if device and "no such key:" in verdict.error else ""
+    return Failed(f"{whose}: selector #{verdict.number}{where}: CEL runtime error: {verdict.error}{advice}")
 
 
-def _refuse_two_values(device: Device, names: Collection[Read] | None) -> None:
+def _content(device: Device, names: frozenset[Read] | None) -> bytes:
+    """All of a device that a verdict which reads those names can depend on."""
+    raw, driver = device.raw, device.id[0]
+    if names is None:
+        return msgspec.json.encode((driver, device.multiple, raw.get("attributes"), raw.get("capacity")))
+    entries = {"attributes": mapping(raw.get("attributes")), "capacity": mapping(raw.get("capacity"))}
+    read: list[object] = [driver, device.multiple]
+    for kind, domain, name in names:
+        of = entries[kind]
+        read.append(of.get(f"{domain}/{name}"))
+        if domain == driver:
+            read.append(of.get(name))
+    return msgspec.json.encode(read)
+
+
+def _refuse_two_values(device: Device, names: frozenset[Read] | None) -> None:
     """A name with the driver's domain and the same without may both be published: the scheduler goes by either."""
     driver = device.id[0]
     for kind in ("attributes", "capacity"):
