@@ -1,13 +1,14 @@
 """Random questions for the allocator: small clusters and the claims of one Pod, the same for the same seed.
 
-Objects look as the API server stores them: defaults filled in, nothing that its validation refuses. Devices are few and
-much alike, so that requests compete for them and the search has to go back.
+Objects look as the API server stores them: defaults filled in, nothing that its validation refuses (list attributes only
+while DRAListTypeAttributes is on). Devices are few and much alike, so that requests compete for them and the search has to
+go back.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -20,7 +21,7 @@ GPU, AMD, NIC = "gpu.nvidia.com", "gpu.amd.com", "nic.example.com"
 ROOT, NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
 MODELS = (
     ("NVIDIA H100 80GB HBM3", "Hopper", "81559Mi"),
-    ("NVIDIA A100-SXM4-80GB", "Ampere", "81920Mi"),
+    ("NVIDIA A100-SXM4-80GB", "Ampere", "80Gi"),
     ("NVIDIA A100-SXM4-40GB", "Ampere", "40Gi"),
     ("NVIDIA L40S", "Ada Lovelace", "46068Mi"),
 )
@@ -35,8 +36,8 @@ def question(seed: int) -> Question:
 
 
 def more_claims(slices: list[Object], seed: int) -> list[Object]:
-    """The claims of another Pod for a cluster that publishes `slices`."""
-    return _Generator(Random(seed), slices=slices).claims()
+    """The claims of another Pod for a cluster that publishes `slices`, with little in them that is odd."""
+    return _Generator(Random(seed), slices=slices, tidy=True).claims()
 
 
 H100, A100, L40S = "NVIDIA H100", "NVIDIA A100", "NVIDIA L40S"
@@ -44,9 +45,7 @@ H100, A100, L40S = "NVIDIA H100", "NVIDIA A100", "NVIDIA L40S"
 
 def product(name: str) -> str:
     """A model's selector, in the form of the policy compiler."""
-    return (
-        f"has(device.attributes['{GPU}'].productName) && device.attributes['{GPU}'].productName.startsWith('{name}')"
-    )
+    return f"has(device.attributes['{GPU}'].productName) && device.attributes['{GPU}'].productName.startsWith('{name}')"
 
 
 FLOORS = (
@@ -54,8 +53,7 @@ FLOORS = (
     f"has(device.capacity['{GPU}'].memory) && device.capacity['{GPU}'].memory.compareTo(quantity('40Gi')) >= 0",
     f"has(device.attributes['{GPU}'].driverVersion)"
     f" && device.attributes['{GPU}'].driverVersion.compareTo(semver('550.54.15')) >= 0",
-    f"has(device.attributes['{GPU}'].architecture)"
-    f" && device.attributes['{GPU}'].architecture in ['Hopper', 'Ampere']",
+    f"has(device.attributes['{GPU}'].architecture) && device.attributes['{GPU}'].architecture in ['Hopper', 'Ampere']",
     f"has(device.attributes['{GPU}'].type) && device.attributes['{GPU}'].type == 'gpu'"
     " && !device.allowMultipleAllocations",
 )
@@ -64,8 +62,7 @@ FOREIGN = (
     f"device.driver != '{NIC}'",
     f"device.attributes['{GPU}'].?index.orValue(0) >= 1",
     f"'index' in device.attributes['{GPU}']",
-    f"has(device.attributes['{GPU}'].productName)"
-    f" && device.attributes['{GPU}'].productName.matches('^NVIDIA [AL]')",
+    f"has(device.attributes['{GPU}'].productName) && device.attributes['{GPU}'].productName.matches('^NVIDIA [AL]')",
     f"device.capacity['{GPU}'].?memory.orValue(quantity('0')).isGreaterThan(quantity('45Gi'))",
     f"has(device.attributes['{GPU}'].linked) && device.attributes['{GPU}'].linked",
     f"cel.bind(a, device.attributes['{GPU}'], has(a.index) && a.index % 2 == 0)",
@@ -87,8 +84,7 @@ UNGUARDED = (
 )
 CLASSES: dict[str, tuple[str, ...]] = {
     "gpu.nvidia.com": (
-        f"device.driver == '{GPU}' && has(device.attributes['{GPU}'].type)"
-        f" && device.attributes['{GPU}'].type == 'gpu'",
+        f"device.driver == '{GPU}' && has(device.attributes['{GPU}'].type) && device.attributes['{GPU}'].type == 'gpu'",
     ),
     "mig.nvidia.com": (f"device.driver == '{GPU}'", f"device.attributes['{GPU}'].?type.orValue('') == 'mig'"),
     "gpu.amd.com": (f"device.driver == '{AMD}'",),
@@ -165,7 +161,7 @@ class _Generator:
         """A pool that several nodes reach."""
         rng = self.rng
         devices = self._some(self._nic if self.maybe(0.5) else self._gpu, (2, 3, 4))
-        driver = NIC if "gbit" in devices[0]["capacity"] else GPU
+        driver = NIC if devices[0]["name"].startswith("nic") else GPU
         match rng.randrange(3):
             case 0:
                 self._pool(driver, "fabric", {"allNodes": True}, devices)
@@ -218,14 +214,14 @@ class _Generator:
         if self.odd(0.05):
             attributes[ROOT] = rng.choice(({"int": number // 2}, {"bool": True}, {"version": "1.0.0"}))
         if self.odd(0.01):
-            attributes["uses"] = {"strings": ["train", "infer"]}  # of another version: this one does not know lists
+            attributes["uses"] = {"strings": ["train", "infer"]}  # stored while DRAListTypeAttributes was on
         if self.maybe(0.1):
             attributes = {(k if "/" in k else f"{GPU}/{k}"): v for k, v in attributes.items()} | {
                 f"{GPU}/index": {"int": number}
             }
         device: Object = {"name": f"gpu-{number}", "attributes": attributes, "capacity": {"memory": {"value": memory}}}
         if self.odd(0.04):
-            device["capacity"] = {}
+            del device["capacity"]
         elif self.maybe(0.12):
             self._share(device, memory)
         if self.odd(0.15):
@@ -300,16 +296,15 @@ class _Generator:
             devices += [whole, *parts] if self.maybe(0.5) else [*parts, whole]
         if self.odd(0.05):
             devices[-1]["consumesCounters"][0]["counterSet"] = "gone"
-        if self.odd(0.05):
-            sets.append(sets[0])
-        self._pool(GPU, node, target, devices, sets)
+        counters = [sets, sets[:1]] if self.odd(0.05) else [sets]  # one set in two slices makes the pool invalid
+        self._pool(GPU, node, target, devices, counters)
 
     @staticmethod
     def _consumed(counter_set: str, memory: str, slots: int) -> Object:
         return {"counterSet": counter_set, "counters": {"memory": {"value": memory}, "slots": {"value": str(slots)}}}
 
     def _pool(
-        self, driver: str, pool: str, target: Object, devices: list[Object], counters: list[Object] | None = None
+        self, driver: str, pool: str, target: Object, devices: list[Object], counters: Sequence[list[Object]] = ()
     ) -> None:
         """Publishes a pool, rightly most of the time."""
         rng = self.rng
@@ -320,8 +315,7 @@ class _Generator:
             at = rng.randrange(1, len(devices))
             parts = [devices[:at], devices[at:]]
         contents: list[Object] = [{"devices": part} for part in parts]
-        if counters is not None:
-            contents.append({"sharedCounters": counters})
+        contents += [{"sharedCounters": sets} for sets in counters]
         if self.odd(0.04) and len(parts) > 1:
             parts[1][0] = parts[1][0] | {"name": parts[0][0]["name"]}  # one name in two slices
         generation, size = rng.choice((1, 1, 1, 3)), len(contents)
@@ -336,9 +330,7 @@ class _Generator:
             other = {"nodeName": rng.choice(("n0", "n1", "n9"))}
             self._slice(driver, pool, generation + 1, 1, other, {"devices": [self._gpu(0) | {"name": "new-0"}]})
 
-    def _slice(
-        self, driver: str, pool: str, generation: int, size: int, target: Object, content: Object
-    ) -> None:
+    def _slice(self, driver: str, pool: str, generation: int, size: int, target: Object, content: Object) -> None:
         self.count += 1
         name = f"{self.rng.choice('abc')}-{pool}-{self.count}"
         spec = {"driver": driver, "pool": {"name": pool, "generation": generation, "resourceSliceCount": size}}
@@ -351,7 +343,10 @@ class _Generator:
 
     def _taint(self) -> Object:
         rng = self.rng
-        taint: Object = {"key": rng.choice(KEYS), "effect": rng.choice(("NoSchedule", "NoSchedule", "NoExecute", "None"))}
+        taint: Object = {
+            "key": rng.choice(KEYS),
+            "effect": rng.choice(("NoSchedule", "NoSchedule", "NoExecute", "None")),
+        }
         value = rng.choice(VALUES)
         if value:
             taint["value"] = value
