@@ -100,7 +100,7 @@ def _score(claims: list[Object], allocations: list[Object]) -> int:
 
 
 def went_back(question: Question, verdict: Verdict) -> bool:
-    """Whether the search took a choice back before it found `verdict.results`, by the scheduler's own count of steps."""
+    """Whether the search took a choice back before it found its results, by the scheduler's own count of steps."""
     if verdict.results is None:
         return False
     needed = 1
@@ -143,7 +143,7 @@ def _of_slices(question: Question) -> Iterator[str]:
         for device in spec.get("devices", ()):
             if device.get("allowMultipleAllocations"):
                 yield "shared devices"
-                for capacity in device["capacity"].values():
+                for capacity in device.get("capacity", {}).values():
                     yield from (f"requestPolicy {key}" for key in capacity.get("requestPolicy", {}))
             for taint in device.get("taints", ()):
                 yield f"device taint, {taint['effect']}"

@@ -1,8 +1,8 @@
 """Random questions for the allocator: small clusters and the claims of one Pod, the same for the same seed.
 
-Objects look as the API server stores them: defaults filled in, nothing that its validation refuses (list attributes only
-while DRAListTypeAttributes is on). Devices are few and much alike, so that requests compete for them and the search has to
-go back.
+Objects look as the API server stores them: defaults filled in, nothing that its validation refuses (list attributes
+only while DRAListTypeAttributes is on). Devices are few and much alike, so that requests compete for them and the
+search has to go back.
 """
 
 from __future__ import annotations
@@ -169,13 +169,8 @@ class _Generator:
                 self._pool(driver, "fabric", {"nodeSelector": self._selector()}, devices)
             case _:
                 for device in devices:
-                    device |= rng.choice(
-                        (
-                            {"nodeName": rng.choice(self.nodes)["metadata"]["name"]},
-                            {"allNodes": True},
-                            {"nodeSelector": self._selector()},
-                        )
-                    )
+                    named = {"nodeName": rng.choice(self.nodes)["metadata"]["name"]}
+                    device.update(rng.choice((named, {"allNodes": True}, {"nodeSelector": self._selector()})))
                 self._pool(driver, "fabric", {"perDeviceNodeSelection": True}, devices)
 
     def _selector(self) -> Object:

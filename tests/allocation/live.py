@@ -102,7 +102,7 @@ def _install(api: Api, question: Question) -> None:
 
 
 def _storable(made: Object) -> Object:
-    """The object without binding conditions, which nobody here would ever meet, and list attributes, which are refused."""
+    """The object without binding conditions, which nobody would ever meet, and list attributes, which are refused."""
     for device in made["spec"].get("devices", ()):
         for key in ("bindingConditions", "bindingFailureConditions"):
             device.pop(key, None)

@@ -98,16 +98,14 @@ def keep(seeds: Iterable[int]) -> None:
     """Shrinks the disagreements, prints them and writes each to a case file."""
     with Oracle() as oracle:
         for seed in seeds:
-            asked = shrink(
-                question(seed), lambda smaller: _names_its_claims(smaller) and bool(differs(oracle, smaller))
-            )
+            asked = shrink(question(seed), lambda smaller: _is_whole(smaller) and bool(differs(oracle, smaller)))
             case = {"objects": list(asked.objects), "allocate": list(asked.allocate), "gates": dict(asked.gates)}
             text = f"# seed {seed}: {differs(oracle, asked)}\n" + yaml.safe_dump(case, sort_keys=False)
             (CASES / f"found-{seed}.yaml").write_text(text)
             print(text)
 
 
-def _names_its_claims(smaller: Question) -> bool:
+def _is_whole(smaller: Question) -> bool:
     held = {f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in smaller.of("ResourceClaim")}
     return set(smaller.allocate) <= held
 
@@ -151,10 +149,10 @@ def generated_report(tally: Tally, first: int) -> list[str]:
         "",
         f"Made by `make prove-allocator` on {dt.datetime.now(dt.UTC):%Y-%m-%d} at commit {commit.strip()}.",
         "",
-        "`allocation/allocator.py` restates the allocator of kube-scheduler 1.37.2. Here it answers the same questions as",
-        "the original (`k8s.io/dynamic-resource-allocation`, the scheduler's features, gathered devices and taint rules),",
-        "node by node: devices in their order, request names, consumed capacity, admin access, tolerations, node selector,",
-        "score, and the exact text of errors. Share IDs are random and not compared.",
+        "`allocation/allocator.py` restates the allocator of kube-scheduler 1.37.2. Here it answers the same questions",
+        "as the original (`k8s.io/dynamic-resource-allocation`, with the scheduler's features, gathered devices and",
+        "merged taint rules), node by node: devices in their order, request names, consumed capacity, admin access,",
+        "tolerations, node selector, score, and the exact text of errors. Share IDs are random and not compared.",
         "",
         "## Generated questions",
         "",
@@ -194,10 +192,10 @@ def live_report(judged: live.Judged) -> list[str]:
         "",
         "## Pods on a control plane",
         "",
-        f"{LIVE_CLUSTERS} generated clusters are created on etcd, kube-apiserver, kube-controller-manager and",
-        "kube-scheduler 1.37.2, and Pods one after the other through claim templates; older ones go now and then. Every",
-        "claim is judged by the cluster as it was just before. DynamicResources is the only plugin that scores nodes, and",
-        "all nodes are of one size: with the others on, their scores may outweigh it.",
+        f"{LIVE_CLUSTERS} generated clusters are made on a control plane of 1.37.2, with {LIVE_PODS} Pods on each, one",
+        "after the other through claim templates; older ones go now and then. Each is judged by the cluster as it was",
+        "just before. DynamicResources is the only plugin that scores nodes here, and all nodes are of one size: in a",
+        "stock scheduler other plugins' scores may outweigh it.",
         "",
         "| | |",
         "| --- | --- |",
