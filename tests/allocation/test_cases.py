@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from allocation import worlds
+from allocation.compare import compare
+from allocation.oracle import Oracle
 from dra_gate.allocation import Allocator, Examination, Outcome
 
 FOLDER = Path(__file__).parent / "cases"
@@ -45,6 +47,46 @@ def checks(examination: Examination) -> dict[str, dict[str, str]]:
         }
         for one in examination.requests
     }
+
+
+@pytest.mark.controlplane
+def test_the_scheduler_says_the_same() -> None:
+    """The tables are no opinion: kube-scheduler's allocator gives the same, wherever it is asked by the same rules."""
+    compared = 0
+    with Oracle() as oracle:
+        for case in (parameter.values[0] for parameter in cases()):
+            if case.get("version") or case["expect"].get("kind") == "cannot-evaluate" or "ignore" in case:
+                continue
+            question = worlds.question(case)
+            for comparison in compare(question, oracle.ask(question))[0]:
+                assert comparison.evaluated, case["name"]
+                assert not comparison.difference, (case["name"], comparison.difference)
+                compared += 1
+    assert compared > 90
+
+
+def test_one_allocator_answers_different_questions() -> None:
+    case = {"slices": [{"node": "n1", "devices": ["g0 h100", "g1 a100"]}]}
+    allocator = Allocator(worlds.snapshot(case))
+    wanted = {model: worlds.claims({"requests": [{"name": "r", "model": model}]}) for model in ("h100", "a100", "b200")}
+    for _ in range(2):
+        found = {model: given(allocator.allocate("n1", asked)) for model, asked in wanted.items()}
+        assert found == {"h100": [["r=d/n1/g0"]], "a100": [["r=d/n1/g1"]], "b200": []}
+
+
+def test_a_search_that_takes_too_long_is_not_guessed() -> None:
+    case: dict[str, Any] = {
+        "slices": [{"node": "n1", "devices": [{"name": f"g{n}", "root": str(n)} for n in range(30)]}],
+        "requests": [{"name": "r", "count": 15}],
+        "constraints": [{"distinctAttribute": "d/root"}, {"matchAttribute": "d/root"}],
+    }
+    assert Allocator(worlds.snapshot(case)).allocate("n1", worlds.claims(case)).kind == "impossible"
+    unending = case | {
+        "constraints": [],
+        "requests": [{"name": "r", "count": 15}, {"name": "none", "select": ["false"]}],
+    }
+    outcome = Allocator(worlds.snapshot(unending)).allocate("n1", worlds.claims(unending))
+    assert (outcome.kind, outcome.message) == ("cannot-evaluate", "the search takes more than 200,000 steps")
 
 
 @pytest.mark.parametrize("case", cases())

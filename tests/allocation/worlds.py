@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from allocation.oracle import Question
 from dra_gate.allocation import Snapshot, snapshot_of
 
 Object = dict[str, Any]
@@ -20,14 +21,24 @@ DRIVER = "d"
 
 def snapshot(case: Mapping[str, Any]) -> Snapshot:
     """The snapshot of a case; its claims are those that hold something."""
-    objects = [
+    return snapshot_of(_objects(case), version=case.get("version", "v1.37.2"), gates=case.get("gates", {}))
+
+
+def question(case: Mapping[str, Any]) -> Question:
+    """The case as the scheduler's own allocator is asked about it."""
+    asked = claims(case)
+    names = tuple(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}" for claim in asked)
+    return Question((*_objects(case), *asked), names, case.get("gates", {}))
+
+
+def _objects(case: Mapping[str, Any]) -> list[Object]:
+    return [
         *(_node(name, labels) for name, labels in case.get("nodes", {"n1": {}}).items()),
         *(_slice(one) for one in case.get("slices", ())),
         *(_class(name, selectors) for name, selectors in case.get("classes", {"gpu": []}).items()),
         *(_rule(number, one) for number, one in enumerate(case.get("rules", ()))),
         *(_held(one) for one in case.get("held", ())),
     ]
-    return snapshot_of(objects, version=case.get("version", "v1.37.2"), gates=case.get("gates", {}))
 
 
 def claims(case: Mapping[str, Any]) -> list[Object]:
