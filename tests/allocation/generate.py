@@ -255,6 +255,9 @@ class _Generator:
                 "requestPolicy": {"default": "1", "validRange": rng.choice(({"min": "1", "step": "1"}, FRACTIONS))},
             }
 
+        if self.odd(0.1):
+            del device["capacity"]  # shared without end
+
     def _amd(self, number: int) -> Object:
         attributes: Object = {
             "productName": {"string": "AMD Instinct MI300X"},
@@ -410,10 +413,10 @@ class _Generator:
             elif device.get("allowMultipleAllocations"):
                 result["shareID"] = str(uuid.UUID(int=rng.getrandbits(128), version=4))
                 consumed = {}
-                for name, capacity in device["capacity"].items():
+                for name, capacity in device.get("capacity", {}).items():
                     policy = capacity.get("requestPolicy", {})
                     consumed[name] = policy.get("default", capacity["value"])
-                result["consumedCapacity"] = consumed
+                result |= {"consumedCapacity": consumed} if consumed else {}
             results.append(result)
         if results and self.odd(0.05):
             results.append(results[0] | {"device": "gone"})
