@@ -54,6 +54,9 @@ bench-api: control-plane ## Cost of a Pod through the API server beside no webho
 bench-memory: control-plane ## Memory and start of a replica in an empty and a large cluster; writes docs/proofs/memory.md
 	@$(BIN)/python -m bench.memory --write
 
+bench-big: $(READY) ## Verdicts on objects of 3 MiB beside what reading them costs; writes docs/proofs/big.md
+	@$(BIN)/python -m bench.big --write
+
 prove-rolling: control-plane ## Creates at a steady rate while everything about the gate changes (35 minutes); writes docs/proofs/rolling.md
 	@$(BIN)/python -m proofs.rolling
 
@@ -80,4 +83,4 @@ lock: $(READY) ## Write the locked requirements anew
 	@echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 - -o requirements/build.txt
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
-.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-api bench-memory prove-order prove-rolling prove-hostile prove-closed prove-diff kind lock
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-api bench-big bench-memory prove-order prove-rolling prove-hostile prove-closed prove-diff kind lock

@@ -19,6 +19,7 @@ from controller.policies import policy_set
 from dra_gate.cluster.client import Client
 from dra_gate.controller import templates
 from dra_gate.controller.http import StatusServer
+from dra_gate.controller.plan import plan
 from dra_gate.controller.templates import TemplateController
 
 ALL = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
@@ -83,6 +84,23 @@ def test_writes_nothing_before_it_leads_and_nothing_after(fake: FakeApi, tmp_pat
         assert len(writes(fake)) == 16
         leading[0] = True
         eventually(lambda: len(stored(fake)) == 16, 3)
+
+
+def test_what_came_while_planning_is_not_made_a_second_time(
+    fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*arguments: Any, **facts: Any) -> Any:
+        if stored(fake):  # some are there by now, and all of them before this plan is
+            time.sleep(0.5)
+        return plan(*arguments, **facts)
+
+    monkeypatch.setattr(templates, "plan", slow)
+    fake.fault = lambda r: time.sleep(0.03) if r.method == "POST" else None
+    with controlling(fake, tmp_path) as controller:
+        controller.activate()
+        eventually(lambda: len(stored(fake)) == 16, 5)
+        time.sleep(1.5)
+        assert outcomes(controller) == {"done": 16.0}
 
 
 def test_errors_are_retried_with_growing_waits(fake: FakeApi, tmp_path: Path) -> None:

@@ -124,12 +124,15 @@ def a_set(text: str) -> PolicySet:
 
 
 def edited(*edits: str) -> PolicySet:
-    text = BASE
+    return a_set(changed(BASE, *edits))
+
+
+def changed(text: str, *edits: str) -> str:
     for edit in edits:
         old, _, new = edit.partition(" => ")
         assert old in text, old
         text = text.replace(old, new)
-    return a_set(text)
+    return text
 
 
 @pytest.mark.parametrize(
@@ -302,6 +305,50 @@ def test_why_a_model_is_reachable_that_no_policy_was_changed_for() -> None:
         (found,) = (one for one in compare(a_set(old), a_set(new)) if one.what == "candidates")
         assert found.why.endswith(why)
         assert ("the policy is the same" in found.why) is (why != "reachable now")
+
+
+COMPANIONS = (
+    "companions: [{name: nic, deviceClassName: nic.example, driver: nic.example, count: 2, "
+    "minimum: {bandwidth: 100G}, sameAttribute: [resource.kubernetes.io/pcieRoot]}]"
+)
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        ([f"{COMPANIONS} => "],
+         ["loosens companions.nic"]),
+        (["{name: nic, => {name: eth, deviceClassName: eth.example, driver: eth.example}, {name: nic,"],
+         ["tightens companions.eth"]),
+        (["{name: nic, => {name: card,"], ["loosens companions.nic", "tightens companions.card"]),
+        (["bandwidth: 100G => bandwidth: 99G"], ["loosens minimum.bandwidth"]),
+        (["bandwidth: 100G => bandwidth: 101G"], ["tightens minimum.bandwidth"]),
+        (["bandwidth: 100G => bandwidth: 100000M"], []),
+        (["bandwidth: 100G => nic.example/bandwidth: 100G"], []),
+        (["bandwidth: 100G => lanes: 100G"],
+         ["loosens minimum.bandwidth", "tightens minimum.lanes"]),
+        (["minimum: {bandwidth: 100G}, => "], ["loosens minimum.bandwidth"]),
+        ([", sameAttribute: [resource.kubernetes.io/pcieRoot]}] => }]"],
+         ["loosens sameAttribute"]),
+        (["[resource.kubernetes.io/pcieRoot] => [resource.kubernetes.io/pcieRoot, resource.kubernetes.io/pciBusID]"],
+         ["tightens sameAttribute"]),
+        (["count: 2 => count: 1"], ["loosens count"]),
+        (["count: 2 => count: 3"], ["tightens count"]),
+        (["deviceClassName: nic.example => deviceClassName: any.example"],
+         ["loosens deviceClassName"]),
+        (["driver: nic.example => driver: any.example"],
+         ["loosens driver",
+          "loosens minimum.nic.example/bandwidth",
+          "tightens minimum.any.example/bandwidth"]),
+        (["count: 2 => count: 2, cel: [\"true\"]"], ["tightens cel"]),
+    ],
+)  # fmt: skip
+def test_one_word_of_a_companion(edit: list[str], expected: list[str]) -> None:
+    """More that a companion must be tightens: an accelerator is not given without it."""
+    text = BASE.replace("candidates: [h100, a100]", f"candidates: [h100, a100]\n  {COMPANIONS}")
+    found = compare(a_set(text), a_set(changed(text, *edit)))
+    assert sorted(f"{one.effect} {one.what.removeprefix('companions.nic.')}" for one in found) == expected
+    assert {one.where for one in found} <= {"tenant fern"}
 
 
 def test_the_last_model_of_a_driver_taken_out_opens_its_devices() -> None:

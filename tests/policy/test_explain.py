@@ -88,7 +88,18 @@ spec:
 apiVersion: policy.dra-gate.io/v1alpha1
 kind: DevicePolicy
 metadata: {name: train, version: 2}
-spec: {serves: [nvidia.com/gpu], candidates: [big]}
+spec:
+  serves: [nvidia.com/gpu]
+  candidates: [big]
+  companions:
+  - {name: disk, deviceClassName: disk.example, driver: disk.example}
+  - name: nic
+    deviceClassName: fast.example
+    driver: nic.example
+    count: 2
+    minimum: {bandwidth: 100G}
+    sameAttribute: [resource.kubernetes.io/pcieRoot, gpu.nvidia.com/island]
+    cel: ["'own' == 'own'"]
 ---
 apiVersion: policy.dra-gate.io/v1alpha1
 kind: Tenant
@@ -133,9 +144,15 @@ def test_what_is_ruled_out_kept_unlimited_or_not_enforced_is_said() -> None:
         "Of model big at most 2 at once (written down; not enforced yet).",
         "not enforced yet: it is refused",
         "weight 3 (written down; not enforced yet)",
-        "Kept: programs that name policy train@2 still get what it says. It does not say: Never a device with less",
+        "Kept: programs that name policy train@2 still get what it says. It adds: Every program also gets 1 device of "
+        "class disk.example (disk); otherwise it waits.",
+        "It does not say: Never a device with less than 40Gi",
         "Models: small → — (never given any more).",
         "Never on a machine outside the pool that carries the mark pool=train.",
+        "Every program also gets 2 devices of class fast.example (nic, at least 100G of bandwidth, meeting 1 condition "
+        "of the policy's own, below); it and all devices of the program sit on the same PCIe root (the shortest way "
+        "between them) and have the same gpu.nvidia.com/island; otherwise it waits.",
+        "'own' == 'own'",
         "whatever its settings or its image say",
         "system:serviceaccount:a:b",
         "pytorchjobs (kubeflow.org)",
@@ -149,6 +166,13 @@ def test_an_exception_says_what_does_not_hold_for_whom_until_when() -> None:
     (row,) = next(part for part in parts[parts.index(Heading(2, "Exceptions")) :] if isinstance(part, Table)).rows
     said = "rule privileged does not hold in fern-a for DaemonSet prof created by its controller, until 2027-01-31"
     assert row == ("prof", said, "r", "t", "a")
+
+
+def test_how_many_devices_are_left_beside_companions() -> None:
+    text = SET.replace("policy: train@1", "policy: train@2").replace("keepVersions: [2]", "keepVersions: [1]")
+    said = re.sub(r"\s+", " ", as_text(explain(load_documents({"p.yaml": text.encode()}))))
+    assert "At most 29 devices for one program; disk and nic beside them count as none." in said
+    assert "beside them count" not in re.sub(r"\s+", " ", shown("text"))
 
 
 class _Page(HTMLParser):

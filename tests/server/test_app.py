@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bench import big
 from dra_gate.admission.facts import BehindError, Facts
 from dra_gate.admission.review import Answer, BadRequest, Record, Route
 from dra_gate.admission.verdict import Verdict
@@ -25,6 +27,7 @@ class Harness:
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
         self.bodies: list[bytes] = []
+        self.collecting: list[bool] = []
         self.reasons: list[str] = []
         self.asked_ready = 0
         self.metrics = Metrics(sets=lambda: {"digest": "active"})
@@ -49,6 +52,7 @@ class Harness:
 
     def decide(self, route: Route, body: bytes, facts: Facts, **_: object) -> Answer:
         self.bodies.append(body)
+        self.collecting.append(gc.isenabled())
         time.sleep(self.slow)
         if self.error is not None:
             raise self.error
@@ -477,3 +481,18 @@ def test_lifespan_starts_and_stops_what_it_was_given(fails: bool) -> None:
 )
 def test_timeout_is_a_go_duration(query: bytes, seconds: float | None) -> None:
     assert timeout_of(query) == seconds
+
+
+def test_a_pod_that_etcd_can_store_has_not_too_many_parts(harness: Harness) -> None:
+    body = big.review(big.PODS["50,000 variables, with managedFields"]())
+    assert harness.call("POST", "/validate", [body])[0] == 200
+
+
+def test_cycles_are_not_looked_for_while_a_large_body_is_judged(harness: Harness) -> None:
+    """The collector would walk what is read again and again, and find nothing."""
+    for body in (b"{}", b" " * 100_000):
+        harness.call("POST", "/validate", [body])
+    assert harness.collecting == [True, False]
+    harness.error = ValueError()
+    assert harness.call("POST", "/validate", [b" " * 100_000])[0] == 500
+    assert gc.isenabled()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -54,21 +54,77 @@ class Request:
         )
 
 
+_Parts = dict[str, msgspec.Raw]
+
+
+class _AskedFor(TypedDict, total=False):
+    """The fields of an AdmissionRequest that `read` looks at; the others are passed over."""
+
+    uid: Any
+    operation: Any
+    resource: Any
+    subResource: Any
+    namespace: Any
+    name: Any
+    userInfo: Any
+    dryRun: Any
+    object: _Parts | None
+    oldObject: _Parts | None
+
+
+class _Review(TypedDict, total=False):
+    apiVersion: Any
+    kind: Any
+    request: _AskedFor
+
+
 _decode = msgspec.json.Decoder().decode
+_decode_review = msgspec.json.Decoder(_Review).decode
+_decode_parts = msgspec.json.Decoder(_Parts).decode
 _encode = msgspec.json.Encoder().encode
 
 
 def parse(body: bytes) -> Request:
-    """The request in an AdmissionReview v1.
+    """The request in an AdmissionReview v1. Of the objects in it only `metadata.managedFields` are left out.
 
     Raises BadRequest (400) for anything else: other bytes, another kind, another version, no uid. Its message quotes
     nothing of the body, since callers and logs repeat it.
     """
     try:
-        review = _decode(body)
+        review = _review(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadRequest(400, f"the body is not JSON: {error}") from None
     return read(review)
+
+
+def _review(body: bytes) -> object:
+    """What is in `body`, without what nobody reads: an object's managedFields take up several times its own size.
+
+    The API server writes them before it asks, and where the object is then too large for etcd it asks again without.
+    """
+    try:
+        review = _decode_review(body)
+    except msgspec.ValidationError:
+        return _decode(body)  # another shape than the API server's: `read` says what is wrong with it
+    request = review.get("request")
+    if request is None:
+        return review
+    found = {"object": _object(request.get("object")), "oldObject": _object(request.get("oldObject"))}
+    return {**review, "request": {**request, **found}}
+
+
+def _object(parts: _Parts | None) -> Object | None:
+    if parts is None:
+        return None
+    return {key: _metadata(raw) if key == "metadata" else _decode(raw) for key, raw in parts.items()}
+
+
+def _metadata(raw: msgspec.Raw) -> object:
+    try:
+        parts = _decode_parts(raw)
+    except msgspec.ValidationError:
+        return _decode(raw)
+    return {key: _decode(one) for key, one in parts.items() if key != "managedFields"}
 
 
 def read(review: object) -> Request:

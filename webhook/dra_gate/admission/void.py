@@ -8,7 +8,6 @@ toolkit, internal/config/image, IsLegacy). `env` wins over both, and over what a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
 
 from dra_gate.kube import pod as pods
 from dra_gate.kube.pod import Container
@@ -49,5 +48,4 @@ def looks_elsewhere(raw: Object) -> bool:
 
 def says(raw: Object, name: str) -> bool:
     """The container's own `env` has the variable."""
-    env: Any = sequence(raw.get("env"))
-    return any(isinstance(item, dict) and item.get("name") == name for item in env)
+    return name in [item.get("name") for item in sequence(raw.get("env")) if isinstance(item, dict)]

@@ -338,7 +338,10 @@ class TemplateController:
             for namespace in namespaces:
                 self._foreign.pop(namespace, None)
             for action in actions:
-                self._consider(action)
+                planned_on = existing[action.namespace].get(action.name)
+                # What an event has changed meanwhile is planned anew: the event has touched its namespace.
+                if self._templates.get(action.namespace, {}).get(action.name) == planned_on:
+                    self._consider(action)
             self.metrics.foreign(self._foreign.total())
 
     def _consider(self, action: Action) -> None:

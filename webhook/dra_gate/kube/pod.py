@@ -82,14 +82,16 @@ def containers(pod: Object) -> Iterator[Container]:
     return (Container(kind, index, raw) for kind, index, raw, _ in _with_resources(pod))
 
 
-def containers_with(pod: Object, *keys: str) -> Iterator[tuple[str, int, Object]]:
-    """Pod field (initContainers or containers), position and value of every container that has one of `keys`, or of
-    every one at all, in the order of `containers`. Ephemeral containers come later, by a request of their own.
+def containers_with(pod: Object, key: str = "", other: str = "") -> Iterator[tuple[str, int, Object]]:
+    """Pod field (initContainers or containers), position and value of every container that has `key` or the `other`
+    one, or of every one at all, in the order of `containers`. Ephemeral containers come later, by a request of their
+    own.
     """
-    spec, wanted = mapping(pod.get("spec")), frozenset(keys)
+    spec = mapping(pod.get("spec"))
     for kind in ("initContainers", "containers"):
         for index, raw in enumerate(sequence(spec.get(kind))):
-            if isinstance(raw, dict) and not (wanted and wanted.isdisjoint(raw)):
+            # Two lookups take a third of the time of a set operation.
+            if isinstance(raw, dict) and (not key or key in raw or other in raw):
                 yield kind, index, raw
 
 
@@ -127,9 +129,9 @@ def resource_requests(pod: Object, wanted: Callable[[str], bool]) -> Iterator[Re
     """
     for kind, index, raw, resources in _with_resources(pod):
         limits, requests = _asked(resources)
-        for name in {**limits, **requests}:
-            if "/" not in name or not wanted(name):
-                continue
+        for name in limits if not requests or limits == requests else {**limits, **requests}:
+            if limits.get(name, "0") == "0" == requests.get(name, "0") or "/" not in name or not wanted(name):
+                continue  # a plain zero is told by looking, before anything that takes longer
             in_limits, in_requests = name in limits, name in requests
             count, problem = _count(limits[name] if in_limits else requests[name])
             if count is not None and in_limits and in_requests and _count(requests[name])[0] != count:
@@ -148,7 +150,8 @@ def devices_by_container(requests: Iterable[ResourceRequest]) -> list[tuple[Cont
 
 
 def _asked(resources: Object) -> tuple[Object, Object]:
-    return mapping(resources.get("limits")), mapping(resources.get("requests"))
+    limits, requests = resources.get("limits"), resources.get("requests")
+    return limits if isinstance(limits, dict) else {}, requests if isinstance(requests, dict) else {}
 
 
 def _count(written: object) -> tuple[int | None, str]:
@@ -179,7 +182,7 @@ def _cut(written: object) -> str:
 
 def claim_entries(pod: Object) -> list[Object]:
     """`spec.resourceClaims`, in order."""
-    return [mapping(entry) for entry in sequence(at(pod, "spec", "resourceClaims"))]
+    return [entry if isinstance(entry, dict) else {} for entry in sequence(at(pod, "spec", "resourceClaims"))]
 
 
 def is_finished(pod: Object) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from dra_gate.policy.meaning import contradiction
 from dra_gate.policy.model import (
     Canary,
+    Companion,
     Constraints,
     DevicePolicy,
     Model,
@@ -195,6 +196,7 @@ def _policy(old: DevicePolicy, new: DevicePolicy, before: PolicySet, after: Poli
     if first != second:
         yield _Change("candidates", ", ".join(first), ", ".join(second), "changes", "another order of preference")
     yield from _constraints(old.constraints, new.constraints)
+    yield from _companions(old, new)
 
 
 def _why_added(name: str, old: DevicePolicy, new: DevicePolicy, before: PolicySet, after: PolicySet) -> str:
@@ -222,6 +224,41 @@ def _constraints(old: Constraints, new: Constraints) -> Iterator[_Change]:
         why = "parts of devices, and devices that others use, may be given now" if looser else "whole devices only"
         yield _Change("wholeDevice", before, after, "loosens" if looser else "tightens", why)
     yield from _nodes(old.nodes, new.nodes)
+    yield from _cel(old.cel, new.cel)
+
+
+def _companions(old: DevicePolicy, new: DevicePolicy) -> Iterator[_Change]:
+    """Told by name, in whatever order they stand: another name is one gone and one more."""
+    was, now = ({one.name: one for one in policy.companions} for policy in (old, new))
+    for name in dict.fromkeys((*was, *now)):
+        what = f"companions.{name}"
+        if name not in now:
+            why = "accelerators are given without it now"
+            yield _Change(what, was[name].device_class, NOTHING, "loosens", why)
+        elif name not in was:
+            why = "accelerators are given only together with it"
+            yield _Change(what, NOTHING, now[name].device_class, "tightens", why)
+        else:
+            for change in _companion(was[name], now[name]):
+                yield replace(change, what=f"{what}.{change.what}")
+
+
+def _companion(old: Companion, new: Companion) -> Iterator[_Change]:
+    for what, was, now in (("deviceClassName", old.device_class, new.device_class), ("driver", old.driver, new.driver)):
+        if was != now:
+            yield _Change(what, was, now, "loosens", f"{MAY}other devices count as it")
+    if old.count != new.count:
+        looser = new.count < old.count
+        why = f"{'fewer' if looser else 'more'} of them with each container"
+        yield _Change("count", str(old.count), str(new.count), "loosens" if looser else "tightens", why)
+    for domain, name in dict.fromkeys((*old.minimum, *new.minimum)):
+        key = name if domain == old.driver == new.driver else f"{domain}/{name}"
+        yield from _floor(f"minimum.{key}", old.minimum.get((domain, name)), new.minimum.get((domain, name)), str)
+    for attribute in _added(new.same_attribute, old.same_attribute):
+        why = "companion and accelerators may differ in it now"
+        yield _Change("sameAttribute", attribute, NOTHING, "loosens", why)
+    for attribute in _added(old.same_attribute, new.same_attribute):
+        yield _Change("sameAttribute", NOTHING, attribute, "tightens", "must be equal on it and all accelerators")
     yield from _cel(old.cel, new.cel)
 
 

@@ -12,7 +12,7 @@ from dra_gate.policy.diff import Difference, against, said
 from dra_gate.policy.meaning import contradiction
 from dra_gate.policy.model import MAX_DEVICES, DevicePolicy, PolicyRef, PolicySet, Settings, Tenant
 from dra_gate.policy.report import Heading, Items, Listing, Paragraph, Part, Report, Table
-from dra_gate.policy.words import limits, listed, many, model_facts, never
+from dra_gate.policy.words import limits, listed, many, model_facts, own_conditions, promises
 
 _DIGITS = 12  # of the digest, as the other verbs show it
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -103,7 +103,7 @@ def _never(policy_set: PolicySet) -> Iterator[Part]:
         refs = _policies(tenant)
         said: dict[str, list[PolicyRef]] = {}
         for ref in refs:
-            for _, sentence in never(policy_set.policies[ref].constraints):
+            for _, sentence in promises(policy_set.policies[ref]):
                 said.setdefault(sentence, []).append(ref)
         shown = [
             sentence if len(under) == len(refs) else f"Under {listed(map(str, under))} only: {sentence}"
@@ -133,7 +133,7 @@ def _tenant(tenant: Tenant, policy_set: PolicySet) -> Iterator[Part]:
     yield Heading(3, "Never given up")
     yield from _conditions(policy)
     yield Heading(3, "Limits")
-    yield Items(tuple(_limits(tenant)))
+    yield Items(tuple(_limits(tenant, policy)))
     others: Mapping[PolicyRef, list[str]] = {
         ref: where for ref, where in _policies(tenant).items() if ref != tenant.policy
     }
@@ -141,7 +141,7 @@ def _tenant(tenant: Tenant, policy_set: PolicySet) -> Iterator[Part]:
         yield Heading(3, "Other versions in use")
         yield Items(tuple(_version(ref, where, tenant, policy_set) for ref, where in others.items()))
         for ref in others:
-            yield from map(Listing, policy_set.policies[ref].constraints.cel)
+            yield from map(Listing, own_conditions(policy_set.policies[ref]))
 
 
 def _choices(policy: DevicePolicy, policy_set: PolicySet) -> Iterator[tuple[str, str, str]]:
@@ -152,12 +152,12 @@ def _choices(policy: DevicePolicy, policy_set: PolicySet) -> Iterator[tuple[str,
 
 
 def _conditions(policy: DevicePolicy) -> Iterator[Part]:
-    said = tuple(sentence for _, sentence in never(policy.constraints))
+    said = tuple(sentence for _, sentence in promises(policy))
     yield Items(said) if said else Paragraph("No condition: any device of these models may be given.")
-    yield from map(Listing, policy.constraints.cel)
+    yield from map(Listing, own_conditions(policy))
 
 
-def _limits(tenant: Tenant) -> Iterator[str]:
+def _limits(tenant: Tenant, policy: DevicePolicy) -> Iterator[str]:
     yield from limits(tenant.quota)
     if tenant.quota.devices is not None or tenant.quota.models:
         yield (
@@ -166,6 +166,9 @@ def _limits(tenant: Tenant) -> Iterator[str]:
             else "What would go above is to wait for its turn (written down; not enforced yet: it is refused)."
         )
         yield "A program that may get one of several models counts as what it asked for until it has its devices."
+    if policy.companions:
+        beside = listed(one.name for one in policy.companions)
+        yield f"At most {many(policy.max_devices, 'device')} for one program; {beside} beside them count as none."
     if tenant.weight is not None:
         yield f"When devices are scarce its share has weight {tenant.weight} (written down; not enforced yet)."
 
@@ -184,7 +187,7 @@ def _version(ref: PolicyRef, namespaces: list[str], tenant: Tenant, policy_set: 
 
 def _against(usual: PolicyRef, ref: PolicyRef, policy_set: PolicySet, found: Iterable[Difference]) -> Iterator[str]:
     """What `ref` says otherwise than `usual`: conditions in the words of this page, the rest by its files' word."""
-    old, new = ([said for _, said in never(policy_set.policies[one].constraints)] for one in (usual, ref))
+    old, new = ([said for _, said in promises(policy_set.policies[one])] for one in (usual, ref))
     if more := [said for said in new if said not in old]:
         yield f"It adds: {' '.join(more)}"
     if less := [said for said in old if said not in new]:

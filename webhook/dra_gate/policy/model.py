@@ -78,6 +78,25 @@ class Constraints:
 
 
 @dataclass(frozen=True, slots=True)
+class Companion:
+    """Further devices in the same claim: a network card beside the accelerators. No accelerator itself: its driver is
+    none of the catalogue's, so that it is in no order and counts against no quota.
+
+    `minimum` are floors on published capacities by their names, each with its domain; `same_attribute` is what it and
+    all accelerators of the container agree on.
+    """
+
+    name: str
+    device_class: str
+    driver: str
+    count: int
+    minimum: Mapping[tuple[str, str], Quantity]  # by domain and name
+    same_attribute: tuple[str, ...]
+    cel: tuple[str, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyRef:
     """A policy at a version, written `name@version`."""
 
@@ -99,8 +118,14 @@ class DevicePolicy:
     serves: tuple[str, ...]
     candidates: tuple[str, ...]
     constraints: Constraints
+    companions: tuple[Companion, ...]
     digest: str
     place: Place
+
+    @property
+    def max_devices(self) -> int:
+        """The most accelerators that one container can get: companions take up room in the claim too."""
+        return MAX_DEVICES - sum(companion.count for companion in self.companions)
 
 
 @dataclass(frozen=True, slots=True)

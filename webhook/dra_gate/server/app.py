@@ -20,7 +20,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -39,9 +39,9 @@ Send = Callable[[Message], Awaitable[None]]
 BODY_LIMIT = 7 * 1024 * 1024  # an object has up to 3 MiB, a review holds two (controller-runtime takes as much)
 DISCARD_SECONDS = 10.0  # for the client to send what nobody reads
 BODIES_LIMIT = 32 * 1024 * 1024  # of all bodies that are still arriving: connections must not add up to our memory
-# In one body: 7 MiB of `{},{},…` would become 170 MB and hold everybody up for a second. A Pod of 3 MiB, the largest
-# that the API server takes, has a tenth of this.
-COLLECTIONS_LIMIT = 300_000
+# In one body: 7 MiB of `{},{},…` would become 170 MB and hold everybody up for a second. Most of what a review of that
+# size may have are managedFields (`"f:name":{}`), one in a dozen bytes, which are not read.
+COLLECTIONS_LIMIT = 700_000
 VALUES_LIMIT = 1_000_000
 REFRESH_SECONDS = 1.5  # for one live look at the cluster
 ANSWER_LIMIT = 256 * 1024  # bytes; an answer that its client does not read waits here. 100 findings are 60 KiB
@@ -93,6 +93,20 @@ class _UnavailableError(Exception):
     def __init__(self, verdict: str, message: str) -> None:
         super().__init__(message)
         self.verdict = verdict
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the collector of cycles.
+
+    What is read of a large body is hundreds of thousands of objects. The collector would walk them again and again as
+    they become more, and finds nothing: none is part of a cycle, and all go when the verdict is there.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class App:
@@ -245,14 +259,18 @@ class App:
 
     async def _decided(self, route: Route, body: bytes, deadline: float) -> Answer:
         if self._refresh is None:
-            return self._decide(route, body, self._facts())
+            return self._decided_now(route, body)
         try:
-            return self._decide(route, body, self._facts(), may_look_again=True)
+            return self._decided_now(route, body, may_look_again=True)
         except BehindError:
             left = min(deadline - time.monotonic(), REFRESH_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, self._refresh), left)
-        return self._decide(route, body, self._facts())
+        return self._decided_now(route, body)
+
+    def _decided_now(self, route: Route, body: bytes, **options: bool) -> Answer:
+        with uncollected() if len(body) > _DENSE else contextlib.nullcontext():
+            return self._decide(route, body, self._facts(), **options)
 
     async def _read(self, scope: Message, receive: Receive, deadline: float) -> bytes:
         """The whole body.

@@ -6,9 +6,10 @@ import collections
 import json
 import logging
 import os
-import threading
 import time
 from typing import Any
+
+from dra_gate.server.background import Background
 
 _ATOMIC = 4096  # a write of at most PIPE_BUF bytes to a pipe is not torn by another writer (pipe(7))
 
@@ -60,13 +61,11 @@ class LineWriter:
         self._descriptor = descriptor
         self._capacity = capacity
         self._lines: collections.deque[bytes] = collections.deque()
-        self._wake = threading.Event()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
+        self._background = Background("decision-log", self._lines, self._flush, gather=0.05)
 
     def start(self) -> None:
-        """Begin to write. Call it in the process that serves: threads don't survive a fork."""
-        self._thread.start()
+        """Begin to write, in the process that serves."""
+        self._background.start()
 
     def write(self, line: bytes) -> None:
         """Queue one line; it must end with a newline."""
@@ -74,25 +73,11 @@ class LineWriter:
             self.dropped += 1
             return
         self._lines.append(line)
-        if not self._wake.is_set():
-            self._wake.set()
+        self._background.wake()
 
     def close(self, timeout: float = 2.0) -> None:
         """Write what waits, for at most `timeout` seconds, and stop."""
-        self._closed = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            if not self._closed:
-                time.sleep(0.05)  # gather lines: waking for each would make this thread fight for the interpreter lock
-            self._wake.clear()
-            self._flush()
-            if self._closed and not self._lines:
-                return
+        self._background.close(timeout)
 
     def _flush(self) -> None:
         batch = b""

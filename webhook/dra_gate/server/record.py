@@ -6,11 +6,11 @@ import collections
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from dra_gate.admission.review import Route
+from dra_gate.server.background import Background
 
 REVIEW_LIMIT = 256 * 1024  # bytes of one redacted review
 WAITING_LIMIT = 8 * 1024 * 1024  # bytes of bodies that wait to be written
@@ -43,13 +43,11 @@ class Recorder:
         self._lock = threading.Lock()
         self._bodies: collections.deque[tuple[Route, bytes]] = collections.deque()
         self._bytes = 0
-        self._wake = threading.Event()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._background = Background("recorder", self._bodies, self._flush, gather=0.2)  # verdicts first
 
     def start(self) -> None:
         """Begin to write; in the process that serves."""
-        self._thread.start()
+        self._background.start()
 
     def take(self, route: Route, body: bytes) -> None:
         """Keep the review in `body`, if there is room for it."""
@@ -59,25 +57,11 @@ class Recorder:
                 return
             self._bytes += len(body)
             self._bodies.append((route, body))
-        if not self._wake.is_set():
-            self._wake.set()
+        self._background.wake()
 
     def close(self, timeout: float = 2.0) -> None:
         """Write what waits, for at most `timeout` seconds, and stop."""
-        self._closed = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            if not self._closed:
-                time.sleep(0.2)  # verdicts first: gather some
-            self._wake.clear()
-            self._flush()
-            if self._closed and not self._bodies:
-                return
+        self._background.close(timeout)
 
     def _flush(self) -> None:
         while self._bodies:

@@ -20,17 +20,22 @@ def _check(context: Context) -> Iterator[Finding]:
             for request in _with_access(spec):
                 yield RULE.finding(f"{path}.devices.requests", f"request {request} has adminAccess")
         return
-    for index, entry in enumerate(pods.claim_entries(context.object)):
-        for kind, key, known in (
-            ("template", "resourceClaimTemplateName", context.facts.templates),
-            ("claim", "resourceClaimName", context.facts.claims),
-        ):
-            name = text(entry.get(key))
+    entries = pods.claim_entries(context.object)
+    sources = (
+        ("template", "resourceClaimTemplateName", context.facts.templates),
+        ("claim", "resourceClaimName", context.facts.claims),
+    )
+    accesses: dict[tuple[str, str], tuple[str, ...]] = {}  # each is looked at once, however many entries name it
+    for kind, key, known in sources:
+        for name in {text(entry.get(key)) for entry in entries}:
             found = known.get((context.scope.namespace, name)) if name else None
-            if found is None:
-                continue
-            spec = mapping(found.spec.get("spec")) if kind == "template" else found.spec
-            for request in _with_access(spec):
+            if found is not None:
+                spec = mapping(found.spec.get("spec")) if kind == "template" else found.spec
+                accesses[kind, name] = tuple(_with_access(spec))
+    for index, entry in enumerate(entries if any(accesses.values()) else ()):
+        for kind, key, _ in sources:
+            name = text(entry.get(key))
+            for request in accesses.get((kind, name), ()):
                 yield RULE.finding(
                     f"spec.resourceClaims[{index}]", f"request {request} of {kind} {name} has adminAccess"
                 )

@@ -24,9 +24,11 @@ _ANY = (*CDI_ANNOTATIONS, *DEVICE_LIST_ANNOTATIONS)
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    read = 0
-    for key, value in mapping(at(context.object, "metadata", "annotations")).items():
-        if not key.startswith(_ANY) or not isinstance(value, str):
+    read, gated = 0, _gated_domains(context.facts)
+    annotations = mapping(at(context.object, "metadata", "annotations"))
+    for key in [key for key in annotations if key.startswith(_ANY)]:
+        value = annotations[key]
+        if not isinstance(value, str):
             continue
         read += len(value) + 1
         if read > _LONGEST:
@@ -34,14 +36,13 @@ def _check(context: Context) -> Iterator[Finding]:
                 f"metadata.annotations[{key}]", f"annotations of devices have over {_LONGEST} characters"
             )
             return
-        problem = _cdi(value, context.facts) if key.startswith(CDI_ANNOTATIONS) else _listed(value)
+        problem = _cdi(value, gated) if key.startswith(CDI_ANNOTATIONS) else _listed(value)
         if problem is not None:
             yield RULE.finding(f"metadata.annotations[{key}]", f"it asks the runtime for {problem[:80]!r}")
 
 
-def _cdi(value: str, facts: Facts) -> str | None:
-    """The first name that is not plainly another vendor's."""
-    gated = _gated_domains(facts)
+def _cdi(value: str, gated: tuple[str, ...]) -> str | None:
+    """The first name that is not plainly of another vendor than the `gated` ones."""
     for name in _CDI_BETWEEN.split(value):
         if name in ("", "-"):
             continue

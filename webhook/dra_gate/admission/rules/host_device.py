@@ -8,12 +8,14 @@ from dra_gate.admission import hostpath
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.signs import DEVICE_TYPES, HOST_DEVICE
 from dra_gate.admission.verdict import Finding
-from dra_gate.kube.raw import at, mapping, sequence
+from dra_gate.kube.raw import at, sequence
 
 
 def reached_by(volume: object) -> tuple[str, str] | None:
     """The field below the volume by which it reaches the node's devices, and what is wrong; None where it does not."""
-    source = mapping(mapping(volume).get("hostPath"))
+    source = volume.get("hostPath") if isinstance(volume, dict) else None
+    if not isinstance(source, dict):
+        return None  # nearly all: seen before anything is read
     path = source.get("path")
     if isinstance(path, str) and (why := hostpath.reached(path)):
         return "hostPath.path", f"the node's path {path[:200]!r} {why}"

@@ -8,17 +8,19 @@ from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.signs import CONTAINERS, DEVICE_MOUNTS, DEVICE_VARIABLES, VISIBLE_DEVICES
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube import pod as pods
-from dra_gate.kube.raw import Object, mapping, sequence, text
+from dra_gate.kube.raw import Object, sequence, text
 
 _NO_DEVICE = ("void", "none", "", None)
 
 
 def asked_of_the_runtime(container: Object) -> Iterator[tuple[str, str]]:
     """What the container asks its runtime for: the field below the container, and what is wrong with it."""
-    last: dict[str, int] = {}  # of several definitions the last one counts
-    for number, item in enumerate(env := sequence(container.get("env"))):
-        if isinstance(item, dict) and item.get("name") in DEVICE_VARIABLES:
-            last[item["name"]] = number
+    env = sequence(container.get("env"))
+    last = {  # of several definitions the last one counts
+        item["name"]: number
+        for number, item in enumerate(env)
+        if isinstance(item, dict) and item.get("name") in DEVICE_VARIABLES
+    }
     for name, number in last.items():
         value = env[number].get("value")
         if env[number].get("valueFrom") is not None:
@@ -28,7 +30,7 @@ def asked_of_the_runtime(container: Object) -> Iterator[tuple[str, str]]:
         elif value not in _NO_DEVICE:
             yield f"env[{number}].value", f"{name} asks the runtime for {text(value)[:80]!r}"
     for number, mount in enumerate(sequence(container.get("volumeMounts"))):
-        if DEVICE_MOUNTS in text(mapping(mount).get("mountPath")):
+        if isinstance(mount, dict) and DEVICE_MOUNTS in text(mount.get("mountPath")):
             yield (
                 f"volumeMounts[{number}].mountPath",
                 f"a mount under {DEVICE_MOUNTS} asks the runtime for the device of that name",
