@@ -10,9 +10,11 @@ import yaml
 
 from admission import setting
 from dra_gate.admission import rules
+from dra_gate.admission.judge import judge
 from dra_gate.admission.review import answer
 from dra_gate.admission.sets import PolicySets
 from dra_gate.admission.validate import validate
+from dra_gate.cli.review import requests_of
 from dra_gate.cluster.facts import World
 from dra_gate.cluster.files import load_manifests
 from dra_gate.policy.lint import lint_exceptions
@@ -34,6 +36,9 @@ EXCEPTION: dict[str, Any] = {
         "expires": "2026-12-24",
     },
 }
+CONTROLLERS = "system:serviceaccount:kube-system"
+DAEMONS = f"{CONTROLLERS}:daemon-set-controller"
+PROF = {"kind": "DaemonSet", "name": "prof"}
 POD = setting.pod(resourceClaims=[{"name": "g", "resourceClaimName": "a-gpu"}])
 
 
@@ -66,12 +71,22 @@ def owned(kind: str, name: str, **more: Any) -> dict[str, Any]:
         ({"rules": ["privileged"]}, POD, "ada", DAY, False),
         ({"users": ["ada"]}, POD, "ada", DAY, True),
         ({"users": ["ada"]}, POD, "bob", DAY, False),
-        ({"owner": {"kind": "DaemonSet", "name": "prof"}}, POD, "ada", DAY, False),
-        ({"owner": {"kind": "DaemonSet", "name": "prof"}}, owned("DaemonSet", "prof"), "ada", DAY, True),
-        ({"owner": {"kind": "DaemonSet", "name": "prof"}}, owned("DaemonSet", "profs"), "ada", DAY, False),
-        ({"owner": {"kind": "DaemonSet", "name": "prof"}}, owned("Job", "prof"), "ada", DAY, False),
-        ({"owner": {"kind": "ReplicaSet", "name": "prof-*"}}, owned("ReplicaSet", "prof-7f"), "ada", DAY, True),
-        ({"owner": {"kind": "Job", "name": "prof"}}, owned("Job", "prof", controller=False), "ada", DAY, False),
+        ({"owner": PROF}, POD, DAEMONS, DAY, False),
+        ({"owner": PROF}, owned("DaemonSet", "prof"), DAEMONS, DAY, True),
+        ({"owner": PROF}, owned("DaemonSet", "profs"), DAEMONS, DAY, False),
+        ({"owner": PROF}, owned("Job", "prof"), DAEMONS, DAY, False),
+        ({"owner": PROF}, owned("DaemonSet", "prof", controller=False), DAEMONS, DAY, False),
+        ({"owner": {"kind": "ReplicaSet", "name": "prof-*"}}, owned("ReplicaSet", "prof-7f"),
+         f"{CONTROLLERS}:replicaset-controller", DAY, True),
+        # An owner that somebody wrote is none: it counts by the word of that kind's controller, or of who is named.
+        ({"owner": PROF}, owned("DaemonSet", "prof"), "ada", DAY, False),
+        ({"owner": PROF}, owned("DaemonSet", "prof"), f"{CONTROLLERS}:job-controller", DAY, False),
+        ({"owner": PROF}, owned("DaemonSet", "prof"), DAEMONS.replace("kube-system", "fern-dev"), DAY, False),
+        ({"owner": PROF}, owned("DaemonSet", "prof"), "system:kube-controller-manager", DAY, True),
+        ({"owner": PROF, "users": ["kruise"]}, owned("DaemonSet", "prof"), "kruise", DAY, True),
+        ({"owner": PROF, "users": ["kruise"]}, owned("DaemonSet", "prof"), DAEMONS, DAY, False),
+        ({"owner": {"kind": "MPIJob", "name": "p"}, "users": ["op"]}, owned("MPIJob", "p"), "op", DAY, True),
+        ({"owner": {"kind": "MPIJob", "name": "p"}, "users": ["op"]}, owned("MPIJob", "p"), "ada", DAY, False),
     ],
 )  # fmt: skip
 def test_what_it_covers(spec: dict[str, Any], pod: dict[str, Any], user: str, day: int, passes: bool) -> None:
@@ -81,6 +96,31 @@ def test_what_it_covers(spec: dict[str, Any], pod: dict[str, Any], user: str, da
     if passes:
         assert verdict.audit["exceptions"] == "profiler"
         assert verdict.warnings == ("dra-gate: let pass by exception profiler (SEC-12) until 2026-12-24",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "owner", "found"),
+    [
+        ("DaemonSet", PROF, []),
+        ("DaemonSet", {"kind": "DaemonSet", "name": "other"}, ["foreign-claim"]),
+        ("Deployment", {"kind": "ReplicaSet", "name": "prof-*"}, []),
+        ("Deployment", {"kind": "ReplicaSet", "name": "prof"}, ["foreign-claim"]),
+    ],
+)
+def test_a_workloads_pods_are_its_controllers_offline_too(kind: str, owner: dict[str, Any], found: list[str]) -> None:
+    policy_set = policies(owner=owner)
+    workload = {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "prof", "namespace": "fern-dev"},
+        "spec": {"template": {"spec": POD["spec"]}},
+    }
+    sender = ("ada", frozenset({"system:authenticated"}))
+    facts = world(owner=owner).facts()
+    ((_, request),) = requests_of(workload, sender, "default", policy_set.settings)
+    assert [finding.rule for finding in judge(request, facts).deciding.findings] == found
+    applied = setting.request(workload, resource=("apps", f"{kind.lower()}s"))
+    assert [finding.rule for finding in judge(applied, facts).deciding.findings] == found
 
 
 def test_what_it_does_not_name_still_counts() -> None:
@@ -129,6 +169,8 @@ def test_it_is_counted_and_logged() -> None:
         ({"approver": ""}, "approver is missing"),
         ({"ticket": ""}, "ticket is missing"),
         ({"owner": {"kind": "Job"}}, "name is missing"),
+        ({"owner": {"kind": "MPIJob", "name": "p"}}, "not known who creates the Pods of a MPIJob"),
+        ({"owner": {"kind": "Deployment", "name": "p"}}, "Pods of a Deployment name a ReplicaSet"),
     ],
 )
 def test_what_the_loader_refuses(spec: dict[str, Any], says: str) -> None:

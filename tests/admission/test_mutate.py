@@ -12,6 +12,7 @@ from dra_gate.admission.mutate import mutate
 from dra_gate.admission.validate import validate
 from dra_gate.admission.verdict import Verdict
 from dra_gate.kube.patch import apply
+from dra_gate.policy.model import PolicyRef
 
 
 def mutated(obj: dict[str, Any], namespace: str = "fern-dev") -> dict[str, Any]:
@@ -60,6 +61,19 @@ def test_a_plain_pod() -> None:
         "dra-gate.io/candidates": "h100,a100,l40s",
         "dra-gate.io/devices": "2",
     }
+
+
+def test_companions_come_with_the_claim() -> None:
+    obj = pod(containers=[asking(1)])
+    result = mutated(obj, "sedge")
+    (entry,) = result["spec"]["resourceClaims"]
+    assert entry["resourceClaimTemplateName"] == setting.template_name("sedge", "paired", 1, 1)
+    assert result["metadata"]["annotations"]["dra-gate.io/devices"] == "1", "companions are no devices"
+    (found,) = (
+        setting.facts().index.for_count("sedge", PolicyRef("paired", 1), 1).spec["spec"]["devices"]["requests"][1:]
+    )
+    assert (found["name"], found["exactly"]["count"]) == ("nic", 2)
+    assert validate(request(result, namespace="sedge"), setting.facts()).allowed
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_row(rule: rules.Rule, row: dict[str, Any]) -> None:
         assert finding.code in rule.codes
         assert wanted.get("says", "") in finding.message
         assert finding.remedy
+        assert wanted.get("remedy", "") in finding.remedy
 
 
 @pytest.mark.parametrize("rule", list(rules.ALL), ids=lambda rule: rule.id)

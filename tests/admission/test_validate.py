@@ -14,8 +14,11 @@ from admission import pods, setting
 from admission.setting import asking, labelled, pod, request
 from dra_gate.admission.mutate import mutate
 from dra_gate.admission.request import denial_message
+from dra_gate.admission.sets import PolicySets
 from dra_gate.admission.validate import validate
+from dra_gate.fairness.charge import Charge
 from dra_gate.kube.patch import apply
+from dra_gate.policy.load import load_documents
 
 
 def converted(obj: dict[str, Any], namespace: str = "fern-dev") -> dict[str, Any]:
@@ -142,6 +145,50 @@ def test_usage_follows_pods_and_claims() -> None:
     assert world.facts().used["moss"].devices == 5
     world.sinks()["/api/v1/pods"].replace([])
     assert world.facts().used["moss"].devices == 3
+
+
+def test_companions_are_not_charged() -> None:
+    """Neither before the claim is allocated nor after, nor while the same claim is there under another catalogue."""
+    world = setting.world()
+    template = setting.template_name("sedge", "paired", 1, 1)
+    metadata = {"namespace": "sedge", "name": "p", "uid": "u"}
+    entries = [{"name": "g", "resourceClaimTemplateName": template}]
+    world.apply(
+        {"kind": "Pod", "metadata": metadata, "spec": {"resourceClaims": entries, "containers": [{"name": "c"}]}}
+    )
+    assert world.facts().used["sedge"] == Charge(1, {"h100": 1, "a100": 1})
+    results = [
+        {"request": "gpu/h100", "driver": "gpu.nvidia.com", "pool": "n", "device": "gpu-0"},
+        {"request": "nic", "driver": "nic.example", "pool": "n", "device": "nic-0"},
+        {"request": "nic", "driver": "nic.example", "pool": "n", "device": "nic-1"},
+    ]
+    claim: dict[str, Any] = {
+        "kind": "ResourceClaim",
+        "metadata": {
+            "namespace": "sedge",
+            "name": "p-g-x",
+            "annotations": {"resource.kubernetes.io/pod-claim-name": "g"},
+            "ownerReferences": [{"kind": "Pod", "name": "p", "uid": "u"}],
+        },
+        "spec": {},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+    world.apply(claim)
+    assert world.facts().used["sedge"] == Charge(1, {"h100": 1})
+    # A claim written by hand costs what it holds of the catalogue's drivers, whatever its requests are called.
+    by_hand = claim | {"metadata": {"namespace": "sedge", "name": "by-hand"}}
+    by_hand["status"] = {"allocation": {"devices": {"results": [{**one, "request": "nic"} for one in results]}}}
+    by_hand["spec"] = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+    world.apply(by_hand)
+    assert world.facts().used["sedge"] == Charge(2, {"h100": 1})
+    text = (setting.WORLD / "policies.yaml").read_text()
+    also = text.replace(
+        "models:\n", "models:\n- {name: fast, deviceClassName: f, driver: nic.example, selector: 'true'}\n"
+    )
+    also = also.replace(", others]", "]")  # which would bring it in where memory is asked for
+    start = also.index("  companions:\n")
+    world.use(PolicySets(load_documents({"p.yaml": (also[:start] + also[also.index("---", start) :]).encode()})))
+    assert world.facts().used["sedge"].devices == 6, "what the NICs' driver publishes is in the catalogue now"
 
 
 def test_a_thousand_mistakes_are_not_all_told() -> None:

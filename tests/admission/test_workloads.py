@@ -80,7 +80,7 @@ def test_a_pod_is_judged_as_its_controller_would_send_it() -> None:
         "namespace": "fern-dev",
         "labels": {"app": "web"},
         "annotations": {"a": "b"},
-        "ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": True}],
+        "ownerReferences": [{"kind": "ReplicaSet", "name": "web-", "controller": True}],
     }
     assert asked.object["spec"] == setting.pod()["spec"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.policies import policy_set
+from controller.policies import policy_set, policy_text
 from dra_gate.controller.plan import (
     Action,
     Compiled,
@@ -20,6 +20,7 @@ from dra_gate.controller.plan import (
     references,
 )
 from dra_gate.policy.compile import Template, templates_of
+from dra_gate.policy.load import load_documents
 from dra_gate.policy.model import PolicyRef
 
 SET = policy_set()
@@ -68,6 +69,17 @@ def test_empty_namespace_gets_every_valid_version_at_usual_counts() -> None:
     canary = run(namespace="maple-c")
     assert {a.template.policy.version for a in canary if a.template} == {1, 2, 3}
     assert all(action.namespace == "maple-c" for action in canary)
+
+
+def test_companions_leave_room_for_fewer_usual_counts() -> None:
+    companions = "companions: [{name: nic, deviceClassName: n.example, driver: n.example, count: 29}]"
+    text = policy_text().replace("candidates: [a100]", f"candidates: [a100], {companions}")
+    own = load_documents({"set.yaml": text.encode()})
+    compiled = Compiled(own, templates_of(own))
+    actions = plan([compiled], namespaces={"maple-a"}, existing={}, references={}, devices=16)
+    made = Counter(a.template.policy.version for a in actions if a.template)
+    assert made == {1: 3, 2: 9}
+    assert missing(compiled, namespaces={"maple-a"}, existing={}, devices=16) == 12
 
 
 def test_nothing_to_do_twice() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional
 from click.testing import CliRunner
 
 from admission import setting
@@ -16,6 +18,7 @@ from deploy.kubectl import DEPLOY
 from dra_gate.admission.backstop import BACKSTOP
 from dra_gate.admission.configurations import GATE_WRITERS, configurations
 from dra_gate.admission.guards import GUARDS, TENANT_LABEL, findings
+from dra_gate.admission.request import Request
 from dra_gate.cli import guards
 
 LANE, MODE, ADMIN_ACCESS = "dra-gate.io/lane", "dra-gate.io/mode", "resource.kubernetes.io/admin-access"
@@ -132,9 +135,33 @@ def test_offline(doing: str, obj: dict[str, Any], guarded: bool) -> None:
     assert not judged(doing, obj, "system:serviceaccount:kube-system:namespace-controller")
 
 
+ENVIRONMENT = cel.NewEnv(variables={"variables": cel.Type.DYN}, extensions=[ext_optional.ExtOptional()])
+
+
+@pytest.mark.parametrize(("doing", "obj", "guarded"), [pytest.param(*row[1:], id=row[0]) for row in ROWS])
+def test_the_policies_condition_holds_for_the_same(doing: str, obj: dict[str, Any], guarded: bool) -> None:
+    request = asked(doing, obj, TENANT.name)
+    was, now = (one.get("metadata", {}) for one in (request.old_object, request.object))
+    said = {
+        "was": was.get("labels", {}),
+        "now": now.get("labels", {}),
+        "name": now.get("name") or was.get("name") or now.get("generateName", ""),
+    }
+    held = [
+        guard.id
+        for guard in GUARDS
+        if guard.covers(request) and ENVIRONMENT.compile(guard.condition).eval(data={"variables": said}).value() is True
+    ]
+    assert bool(held) is guarded
+
+
 def judged(doing: str, obj: dict[str, Any], user: str) -> Any:
+    return findings(asked(doing, obj, user), frozenset(GATE_WRITERS))
+
+
+def asked(doing: str, obj: dict[str, Any], user: str) -> Request:
     old = next((one for one in THERE if key(one) == key(obj)), {})
-    request = setting.request(
+    return setting.request(
         {} if doing == "delete" else obj,
         old=old,
         operation={"change": "UPDATE", "create": "CREATE", "delete": "DELETE"}[doing],
@@ -142,7 +169,6 @@ def judged(doing: str, obj: dict[str, Any], user: str) -> Any:
         namespace=obj["metadata"].get("namespace", obj["metadata"]["name"]),
         user=user,
     )
-    return findings(request, frozenset(GATE_WRITERS))
 
 
 def test_every_guard_has_rows_of_both_kinds() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,13 +39,19 @@ def tables() -> list[Table]:
 
 
 def policy_files(
-    products: list[str], constraints: dict[str, Any], driver: str = "gpu.nvidia.com", namespace: str = "floors"
+    products: list[str],
+    constraints: dict[str, Any],
+    driver: str = "gpu.nvidia.com",
+    namespace: str = "floors",
+    companions: Sequence[dict[str, Any]] = (),
 ) -> dict[str, bytes]:
     """A folder with one model, one policy (floors@1) and one tenant."""
     model = {"name": "model", "deviceClassName": driver, "products": products}
     spec: dict[str, Any] = {"serves": ["example.com/gpu"], "candidates": ["model"]}
     if constraints:
         spec["constraints"] = constraints
+    if companions:
+        spec["companions"] = copy.deepcopy(list(companions))
     documents: list[dict[str, Any]] = [
         {"apiVersion": _API, "kind": "DeviceCatalog", "models": [model]},
         {"apiVersion": _API, "kind": "DevicePolicy", "metadata": {"name": "floors", "version": 1}, "spec": spec},

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dra_gate import cel
@@ -70,6 +70,76 @@ def test_same_attribute_only_matters_for_several_devices() -> None:
     assert compiled(files, 2).spec["spec"]["devices"]["constraints"] == [{"requests": ["gpu"], "matchAttribute": ROOT}]
 
 
+NIC = {
+    "name": "nic",
+    "deviceClassName": "fast.example",
+    "driver": "nic.example",
+    "count": 2,
+    "minimum": {"bandwidth": "100G", "other.example/lanes": 4},
+    "cel": ["device.driver != ''"],
+    "sameAttribute": [ROOT, "resource.kubernetes.io/numaNode"],
+}
+
+
+def test_a_companion_is_one_more_request_with_every_default_written_out() -> None:
+    files = policy_files(
+        ["A"], {"sameAttribute": [ROOT]}, companions=[NIC, {"name": "p", "deviceClassName": "gpu.amd.com"}]
+    )
+    one, two = (compiled(files, count).spec["spec"]["devices"] for count in (1, 2))
+    (accelerators, *beside) = one["requests"]
+    assert (accelerators["name"], set(accelerators)) == ("gpu", {"name", "firstAvailable"})
+    bandwidth, lanes = "device.capacity['nic.example'].bandwidth", "device.capacity['other.example'].lanes"
+    assert beside == [
+        {
+            "name": "nic",
+            "exactly": {
+                "deviceClassName": "fast.example",
+                "allocationMode": "ExactCount",
+                "count": 2,
+                "selectors": [
+                    {"cel": {"expression": text}}
+                    for text in (
+                        "device.driver == 'nic.example'",
+                        f"has({bandwidth}) && {bandwidth}.compareTo(quantity('100G')) >= 0",
+                        f"has({lanes}) && {lanes}.compareTo(quantity('4')) >= 0",
+                        "device.driver != ''",
+                    )
+                ],
+            },
+        },
+        {
+            "name": "p",
+            "exactly": {
+                "deviceClassName": "gpu.amd.com",
+                "allocationMode": "ExactCount",
+                "count": 1,
+                "selectors": [{"cel": {"expression": "device.driver == 'gpu.amd.com'"}}],
+            },
+        },
+    ]
+    together = [{"requests": ["gpu", "nic"], "matchAttribute": attribute} for attribute in NIC["sameAttribute"]]
+    assert one["constraints"] == together, "one accelerator and its companion have something to agree on too"
+    assert two["constraints"] == [{"requests": ["gpu"], "matchAttribute": ROOT}, *together]
+
+
+def test_companions_leave_room_for_fewer_accelerators() -> None:
+    policy_set = load_documents(policy_files(["A"], {}, companions=[{**NIC, "count": 30}]))
+    tenant, (policy,) = policy_set.tenants["floors"], policy_set.policies.values()
+    assert policy.max_devices == 2
+    assert [template.count for template in templates_of(policy_set).of("floors", policy.ref)] == [1, 2]
+    with pytest.raises(ValueError, match="1 to 2"):
+        compile_template(tenant, policy, policy_set.models, 3)
+
+
+def test_templates_without_companions_are_what_they_were_before_there_were_any() -> None:
+    """The names hold the digests of the content: all that are in clusters stay as they are."""
+    index = templates_of(load(EXAMPLE))
+    released = (("research", PolicyRef("training", 7)), ("serving", PolicyRef("inference", 2)))
+    names = [template.name for tenant, ref in released for template in index.of(tenant, ref)]
+    assert len(names) == 2 * MAX_DEVICES
+    assert content_digest(names) == "0fb89501af355bfd3b4ef73fab8d10c51b2b2c0501da991f5cfa3843b1b34a25"
+
+
 def test_words_come_in_a_fixed_order() -> None:
     constraints = {
         "cel": ["true"], "wholeDevice": True, "architectures": ["Hopper"], "driverVersion": {"min": "550.127.08"},
@@ -104,7 +174,7 @@ def check_all(policy_set: PolicySet) -> None:
     index = templates_of(policy_set)
     for tenant in policy_set.tenants.values():
         for ref in dict.fromkeys(ref for namespace in tenant.namespaces for ref in tenant.valid_refs(namespace)):
-            for count in range(1, MAX_DEVICES + 1):
+            for count in range(1, policy_set.policies[ref].max_devices + 1):
                 found = index.for_count(tenant.name, ref, count)
                 alone = compile_template(tenant, policy_set.policies[ref], policy_set.models, count)
                 assert (found.tenant, found.policy, found.count) == (tenant.name, ref, count)
@@ -118,15 +188,18 @@ def test_names_are_digests_of_content() -> None:
 
 
 # Digits, which also stand where the count does, and text that is longer or escaped in JSON.
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["2", "A23", "B 3", 'C"2"', "D\\2", "é3", "𝛀2*"]), min_size=1, max_size=3, unique=True),
     st.sampled_from([{}, {"memory": {"min": "23Gi"}}, {"sameAttribute": [ROOT]}]),
     st.sampled_from(["true", "'2' == '3' || 2 == 3", "'é𝛀' == '\"'"]),
+    st.lists(st.sampled_from([2, 3, 9, 23]).map(lambda n: {**NIC, "name": f"n{n}", "count": n}), max_size=1)
+    | st.just([{**NIC, "name": "2"}, {"name": "3", "deviceClassName": "gpu.amd.com"}]),
 )
 def test_names_are_digests_of_content_whatever_it_is(
-    products: list[str], constraints: dict[str, object], own: str
+    products: list[str], constraints: dict[str, object], own: str, companions: list[dict[str, object]]
 ) -> None:
-    check_all(load_documents(policy_files(products, {**constraints, "cel": [own]})))
+    check_all(load_documents(policy_files(products, {**constraints, "cel": [own]}, companions=companions)))
 
 
 def test_counts_out_of_range() -> None:
@@ -171,6 +244,21 @@ def test_floors(row: Table) -> None:
     for device, wanted in row.devices:
         seen = cel.device_of(row.driver, device)
         assert all(program.evaluate(seen) for program in programs) is wanted, device["name"]
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "driver", "accepted"),
+    [("100G", "nic.example", True), ("99999M", "nic.example", False), (None, "nic.example", False),
+     ("200G", "gpu.nvidia.com", False)],
+)  # fmt: skip
+def test_a_floor_of_a_companion(bandwidth: str | None, driver: str, accepted: bool) -> None:
+    companion = {"name": "nic", "deviceClassName": "c", "driver": "nic.example", "minimum": {"bandwidth": "100G"}}
+    (_, request) = compiled(policy_files(["A"], {}, companions=[companion])).spec["spec"]["devices"]["requests"]
+    texts = [selector["cel"]["expression"] for selector in request["exactly"]["selectors"]]
+    assert [cel.check(text) for text in texts] == [[], []]
+    capacity = {} if bandwidth is None else {"nic.example/bandwidth": {"value": bandwidth}}
+    device = cel.device_of(driver, {"name": "d", "capacity": capacity})
+    assert all(cel.compile(text).evaluate(device) for text in texts) is accepted
 
 
 @pytest.mark.parametrize("row", tables(), ids=lambda row: row.name)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +19,9 @@ PRODUCTS = ("NVIDIA A", "NVIDIA AB", "NVIDIA B", "NVIDIA BC")
 NAMESPACES = ("n1", "n2", "n3")
 
 
+ROOT = "resource.kubernetes.io/pcieRoot"
+
+
 def _device(number: int, product: str, memory: int, driver: str, architecture: str, kind: str) -> dict[str, Any]:
     return {
         "name": f"d{number}",
@@ -27,6 +30,7 @@ def _device(number: int, product: str, memory: int, driver: str, architecture: s
             "architecture": {"string": architecture},
             "driverVersion": {"version": driver},
             "type": {"string": kind},
+            ROOT: {"string": "abc"[number % 3]},
         },
         "capacity": {"memory": {"value": f"{memory}Gi"}},
     }
@@ -50,6 +54,21 @@ FLEET = Cluster(
                 ],
             }
         },
+        {
+            "spec": {
+                "driver": "nic.example",
+                "nodeName": "n",
+                "pool": {"name": "nics", "generation": 1, "resourceSliceCount": 1},
+                "devices": [
+                    {
+                        "name": f"nic{number}",
+                        "attributes": {ROOT: {"string": root}},
+                        "capacity": {"bandwidth": {"value": bandwidth}},
+                    }
+                    for number, (root, bandwidth) in enumerate((("a", "100G"), ("a", "50G"), ("b", "50G")))
+                ],
+            }
+        },
     )
 )
 
@@ -61,13 +80,27 @@ CONSTRAINTS: dict[str, st.SearchStrategy[Any]] = {
     "wholeDevice": st.just(True),
     "cel": st.sampled_from([["true"], ["1 == 1"], ["true", "1 == 1"]]),
 }
+COMPANION: dict[str, st.SearchStrategy[Any]] = {
+    "count": st.sampled_from([1, 2, 3]),
+    "minimum": st.sampled_from([{"bandwidth": "50G"}, {"bandwidth": "0.1T"}, {"nic.example/bandwidth": "100G"}]),
+    "sameAttribute": st.just([ROOT]),
+    "cel": st.sampled_from([["true"], ["device.driver == 'nic.example'"]]),
+}
+nic = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["nic", "nic", "card"]),
+        "driver": st.sampled_from(["nic.example"] * 3 + ["none.example"]),
+    },
+    optional=COMPANION,
+).map(lambda one: {**one, "deviceClassName": "nic.example"})
 candidates = st.sampled_from([["a"], ["b"], ["b", "a"], ["a", "others"], ["others"]])
 policy = st.fixed_dictionaries(
     {
         "serves": st.just(["nvidia.com/gpu"]),
         "candidates": candidates,
         "constraints": st.fixed_dictionaries({}, optional=CONSTRAINTS),
-    }
+    },
+    optional={"companions": st.lists(nic, min_size=1, max_size=2, unique_by=lambda one: one["name"])},
 )
 products = st.sampled_from([("NVIDIA A*", "NVIDIA B*"), ("NVIDIA A", "NVIDIA B"), ("NVIDIA A*", "*BC"), ("*B", "*C")])
 
@@ -116,15 +149,31 @@ def pairs(draw: st.DrawFn) -> tuple[str, str]:
         new[0] = other[0]
     else:
         spec = old[what]["spec"]
-        word = draw(st.sampled_from(["candidates", "memory", "architectures", *CONSTRAINTS]))
+        word = draw(
+            st.sampled_from(["candidates", "memory", "architectures", *CONSTRAINTS, "companions", "a companion"])
+        )
         if word == "candidates":
             changed = {**spec, "candidates": other[what]["spec"]["candidates"]}
+        elif word == "a companion" and "companions" in spec:
+            first, *rest = spec["companions"]
+            part = draw(st.sampled_from(sorted(COMPANION)))
+            drawn = draw(st.one_of(st.none(), COMPANION[part]))
+            kept = {name: value for name, value in first.items() if name != part}
+            changed = {**spec, "companions": [kept if drawn is None else {**kept, part: drawn}, *rest]}
+        elif word in ("a companion", "companions"):
+            changed = {name: value for name, value in spec.items() if name != "companions"}
+            changed |= {name: value for name, value in other[what]["spec"].items() if name == "companions"}
         else:
             kept = {name: value for name, value in spec["constraints"].items() if name != word}
             drawn = draw(st.one_of(st.none(), CONSTRAINTS[word]))
             changed = {**spec, "constraints": kept if drawn is None else {**kept, word: drawn}}
         new[what] = {**old[what], "spec": changed}
-    return yaml.safe_dump_all(old), yaml.safe_dump_all(new)
+    return written(old), written(new)
+
+
+def written(made: list[dict[str, Any]]) -> str:
+    """As JSON, which is YAML without anchors, and with every word in quotes: the loader refuses a plain Y."""
+    return "\n---\n".join(map(json.dumps, made))
 
 
 @cache

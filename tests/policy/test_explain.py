@@ -65,7 +65,9 @@ def test_a_tenant_in_order_with_limits_and_trial() -> None:
         ("h200", "named NVIDIA H200…, 143771Mi (150.8 GB) of memory, architecture Hopper"),
     ]
     assert "At most 16 devices at once, all models together." in text
-    assert "On trial in research-canary: policy training@8 is used there, and training@7 may still be named." in text
+    assert "On trial in research-canary: policy training@8 is used there, and training@7 may still be named. " in text
+    assert "may still be named. It adds: Several devices for one program always sit on the same PCIe root" in text
+    assert "sameAttribute" not in text
 
 
 SET = """
@@ -86,7 +88,18 @@ spec:
 apiVersion: policy.dra-gate.io/v1alpha1
 kind: DevicePolicy
 metadata: {name: train, version: 2}
-spec: {serves: [nvidia.com/gpu], candidates: [big]}
+spec:
+  serves: [nvidia.com/gpu]
+  candidates: [big]
+  companions:
+  - {name: disk, deviceClassName: disk.example, driver: disk.example}
+  - name: nic
+    deviceClassName: fast.example
+    driver: nic.example
+    count: 2
+    minimum: {bandwidth: 100G}
+    sameAttribute: [resource.kubernetes.io/pcieRoot, gpu.nvidia.com/island]
+    cel: ["'own' == 'own'"]
 ---
 apiVersion: policy.dra-gate.io/v1alpha1
 kind: Tenant
@@ -107,6 +120,18 @@ spec:
   deviceRuntimes: []
   workloads: [{group: kubeflow.org, resource: pytorchjobs, podTemplates: [spec.x]}]
   workloadVerdict: deny
+---
+apiVersion: policy.dra-gate.io/v1alpha1
+kind: PolicyException
+metadata: {name: prof}
+spec:
+  rules: [privileged]
+  namespaces: [fern-a]
+  owner: {kind: DaemonSet, name: prof}
+  reason: r
+  ticket: t
+  approver: a
+  expires: "2027-01-31"
 """
 
 
@@ -119,14 +144,35 @@ def test_what_is_ruled_out_kept_unlimited_or_not_enforced_is_said() -> None:
         "Of model big at most 2 at once (written down; not enforced yet).",
         "not enforced yet: it is refused",
         "weight 3 (written down; not enforced yet)",
-        "Kept: programs that name policy train@2 still get what it says. Against train@1: candidates small → —",
+        "Kept: programs that name policy train@2 still get what it says. It adds: Every program also gets 1 device of "
+        "class disk.example (disk); otherwise it waits.",
+        "It does not say: Never a device with less than 40Gi",
+        "Models: small → — (never given any more).",
         "Never on a machine outside the pool that carries the mark pool=train.",
+        "Every program also gets 2 devices of class fast.example (nic, at least 100G of bandwidth, meeting 1 condition "
+        "of the policy's own, below); it and all devices of the program sit on the same PCIe root (the shortest way "
+        "between them) and have the same gpu.nvidia.com/island; otherwise it waits.",
+        "'own' == 'own'",
         "whatever its settings or its image say",
         "system:serviceaccount:a:b",
         "pytorchjobs (kubeflow.org)",
         "It is refused at once.",
     ):
         assert sentence in text, sentence
+
+
+def test_an_exception_says_what_does_not_hold_for_whom_until_when() -> None:
+    parts = explain(load_documents({"p.yaml": SET.encode()})).parts
+    (row,) = next(part for part in parts[parts.index(Heading(2, "Exceptions")) :] if isinstance(part, Table)).rows
+    said = "rule privileged does not hold in fern-a for DaemonSet prof created by its controller, until 2027-01-31"
+    assert row == ("prof", said, "r", "t", "a")
+
+
+def test_how_many_devices_are_left_beside_companions() -> None:
+    text = SET.replace("policy: train@1", "policy: train@2").replace("keepVersions: [2]", "keepVersions: [1]")
+    said = re.sub(r"\s+", " ", as_text(explain(load_documents({"p.yaml": text.encode()}))))
+    assert "At most 29 devices for one program; disk and nic beside them count as none." in said
+    assert "beside them count" not in re.sub(r"\s+", " ", shown("text"))
 
 
 class _Page(HTMLParser):

@@ -237,6 +237,119 @@ def test_attribute_that_devices_lack(cluster: Cluster) -> None:
     ]
 
 
+# -- companions --------------------------------------------------------------------------------------------------------
+
+NIC = """
+  companions:
+  - name: nic
+    deviceClassName: nic.example
+    driver: nic.example
+    minimum: {bandwidth: 100G}
+    sameAttribute: [resource.kubernetes.io/pcieRoot]
+"""
+WITH_NIC = (
+    "constraints: {memory: {min: 40Gi}, nodes: {pool: research}}",
+    f"constraints: {{memory: {{min: 40Gi}}}}{NIC}",
+)
+
+
+@pytest.fixture
+def paired(cluster: Cluster) -> Cluster:
+    """The cluster with a NIC on n1 on the root of both GPUs, and one on n2 on that of its GPU."""
+    cluster.objects.append(
+        {
+            "kind": "DeviceClass",
+            "metadata": {"name": "nic.example"},
+            "spec": {"selectors": [{"cel": {"expression": "device.driver == 'nic.example'"}}]},
+        }
+    )
+    for node in ("n1", "n2"):
+        nics = copy.deepcopy(cluster[f"{node}-0"])
+        nics["metadata"]["name"] = f"{node}-nics"
+        nics["spec"] |= {"driver": "nic.example", "devices": [{"name": "nic-0", "attributes": {}}]}
+        nics["spec"]["devices"][0]["capacity"] = {"bandwidth": {"value": "100G"}}
+        for device in (*cluster[f"{node}-0"]["spec"]["devices"], *nics["spec"]["devices"]):
+            device["attributes"] = {**device["attributes"], "resource.kubernetes.io/pcieRoot": {"string": f"{node}:a"}}
+        cluster.objects.append(nics)
+    return cluster
+
+
+def test_companions_that_are_there(paired: Cluster) -> None:
+    assert run(paired, WITH_NIC) == []
+    paired.objects = [one for one in paired.objects if one["kind"] != "DeviceClass"]
+    assert run(paired, WITH_NIC) == [], "classes that are not known accept everything, and the driver's own alone count"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "expected"),
+    [
+        (
+            lambda c: c["nic.example"]["metadata"].update(name="nics"),
+            ["CLASS_MISSING there is no DeviceClass nic.example: a claim that names it waits for ever",
+             "COMPANION_MATCHES_NOTHING companion nic of training@1 matches none of the 0 devices"],
+        ),
+        (
+            lambda c: [c.device(f"{n}-nics")["capacity"].update(bandwidth={"value": "99G"}) for n in ("n1", "n2")],
+            ["COMPANION_MATCHES_NOTHING companion nic of training@1 matches none of the 2 devices of nic.example: "
+             "turned away by minimum.bandwidth (2)"],
+        ),
+        (
+            lambda c: [c[f"{n}-nics"]["spec"].update(driver="gpu.other.example") for n in ("n1", "n2")],
+            ["COMPANION_MATCHES_NOTHING companion nic of training@1 matches none of the 0 devices of nic.example that "
+             "nic.example publishes"],
+        ),
+        (
+            lambda c: [
+                c.device(f"{n}-nics").update(taints=[{"key": "k", "effect": "NoExecute"}]) for n in ("n1", "n2")
+            ],
+            ["COMPANION_UNHEALTHY companion nic of training@1 matches only unhealthy devices: tainted k:NoExecute (2)"],
+        ),
+        (
+            lambda c: c.device("n2-nics")["attributes"].clear(),
+            ["ATTRIBUTE_MISSING companion nic of training@1: resource.kubernetes.io/pcieRoot is missing on 1 of 2 "
+             "devices, which are never given",
+             "CANDIDATE_MATCHES_NOTHING candidate a100 of training@1 matches none of its 1 device: turned away by "
+             "companion nic (1)"],
+        ),
+        (
+            lambda c: c.device("n1-0")["attributes"].pop("resource.kubernetes.io/pcieRoot"),
+            ["ATTRIBUTE_MISSING candidate h100 of training@1: resource.kubernetes.io/pcieRoot is missing on 1 of 2 "
+             "devices, which never get nic"],
+        ),
+    ],
+    ids=["no class", "below the floor", "another driver", "unhealthy", "no root on a NIC", "no root on a GPU"],
+)  # fmt: skip
+def test_companions_that_are_not(paired: Cluster, break_it: Any, expected: list[str]) -> None:
+    break_it(paired)
+    found = [f"{f.code} {f.message}" for f in run(paired, WITH_NIC)]
+    for wanted in expected:
+        assert any(one.startswith(wanted) for one in found), (wanted, found)
+    nothing = expected[0].startswith(("CLASS_MISSING", "COMPANION_MATCHES_NOTHING"))
+    assert any(one == "POLICY_MATCHES_NOTHING no published device meets training@1" for one in found) is nothing
+    assert len(found) == len(expected) + (3 if nothing else 0), found  # each candidate, and the policy
+
+
+def test_a_companion_on_another_node_or_too_few_of_them(paired: Cluster) -> None:
+    paired["n2-nics"]["spec"]["nodeName"] = "n1"
+    assert only(run(paired, WITH_NIC))[2].endswith(
+        "a100 of training@1 matches none of its 1 device: turned away by companion nic (1)"
+    )
+    paired["n2-nics"]["spec"]["nodeName"] = "n2"
+    several = (WITH_NIC[0], WITH_NIC[1].replace("    minimum", "    count: 2\n    minimum"))
+    assert [f.code for f in run(paired, several)] == ["CANDIDATE_MATCHES_NOTHING"] * 2 + ["POLICY_MATCHES_NOTHING"]
+
+
+def test_own_condition_of_a_companion_that_fails(paired: Cluster) -> None:
+    """What is guarded in form may still not be evaluated: a value of another type than the expression takes it for."""
+    own = "has(device.attributes['nic.example'].rdma) && device.attributes['nic.example'].rdma"
+    paired.device("n1-nics")["attributes"]["rdma"] = {"string": "yes"}
+    change = (WITH_NIC[0], WITH_NIC[1].rstrip("\n") + f'\n    cel: ["{own}"]\n')
+    failures = [f for f in run(paired, change) if f.code == "SELECTOR_FAILS"]
+    assert len(failures) == 1
+    assert failures[0].message.startswith("companion nic: selector has(")
+    assert str(failures[0].place).startswith("p.yaml:24:")
+
+
 def test_class_that_is_missing(cluster: Cluster) -> None:
     cluster["gpu.nvidia.com"]["metadata"]["name"] = "gpus"
     findings = run(cluster)

@@ -99,6 +99,30 @@ def test_values_are_read_as_written() -> None:
     assert not constraints.whole_device
 
 
+def test_companions_are_read_as_written() -> None:
+    text = policy(
+        companions=[
+            {"name": "nic", "deviceClassName": "fast.example", "driver": "nic.example", "count": 2,
+             "minimum": {"bandwidth": "100G", "other.example/lanes": 4}, "cel": ["true"],
+             "sameAttribute": ["resource.kubernetes.io/pcieRoot"]},
+            {"name": "plain", "deviceClassName": "gpu.example.com"},
+        ]
+    )  # fmt: skip
+    found = one(text).policies[PolicyRef("p", 1)]
+    nic, plain = found.companions
+    assert (nic.name, nic.device_class, nic.driver, nic.count) == ("nic", "fast.example", "nic.example", 2)
+    assert nic.minimum == {
+        ("nic.example", "bandwidth"): Quantity.parse("100G"),
+        ("other.example", "lanes"): Quantity.parse(4),
+    }
+    assert (nic.same_attribute, nic.cel) == (("resource.kubernetes.io/pcieRoot",), ("true",))
+    assert (plain.driver, plain.count, plain.minimum, plain.same_attribute, plain.cel) == (
+        "gpu.example.com", 1, {}, (), ()
+    )  # fmt: skip
+    assert found.max_devices == 29
+    assert one(policy()).policies[PolicyRef("p", 1)].max_devices == 32
+
+
 def test_tenant_without_quota_has_no_limit_and_rejects() -> None:
     tenant = one(POLICY, TENANT).tenants["base"]
     assert tenant.quota.devices is None
@@ -383,6 +407,11 @@ def test_any_value_anywhere(which: int, rng: random.Random, value: object, renam
         "sameAttribute": ["gpu.nvidia.com/x"], "nodes": {"a": "b"}, "cel": ["true"],
     }  # fmt: skip
     documents[1]["spec"]["constraints"] = full
+    documents[1]["spec"]["companions"] = [
+        {"name": "nic", "deviceClassName": "c", "driver": "d", "count": 2, "minimum": {"a": "1G", "x/b": 1},
+         "sameAttribute": ["gpu.nvidia.com/x"], "cel": ["true"]},
+        {"name": "n", "deviceClassName": "gpu.example.com"},
+    ]  # fmt: skip
     documents[2]["spec"] |= {
         "keepVersions": [1], "canary": {"policy": "base@1", "namespaces": ["base-train"]},
         "quota": {"devices": 1, "models": {"h100": 1}}, "weight": 1, "overQuota": "wait",

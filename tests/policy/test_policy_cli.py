@@ -21,6 +21,7 @@ from dra_gate.policy.load import RELEASED, load
 from dra_gate.policy.model import PolicyRef
 from dra_gate.policy.reference import page
 from dra_gate.policy.schemas import ALL_KINDS, schema
+from policy.floors import policy_files
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -128,6 +129,14 @@ def test_render_as_a_list() -> None:
     assert [item["spec"]["metadata"]["annotations"]["dra-gate.io/devices"] for item in listed["items"]] == list(
         "12345678"
     )
+
+
+def test_render_of_counts_that_companions_leave_no_room_for(tmp_path: Path) -> None:
+    companions = [{"name": "nic", "deviceClassName": "nic.example", "driver": "nic.example", "count": 29}]
+    (tmp_path / "p.yaml").write_bytes(policy_files(["A"], {}, companions=companions)["floors.yaml"])
+    assert len(list(yaml.safe_load_all(run("render", tmp_path).stdout))) == 3
+    result = run("render", tmp_path, "--count", 4)
+    assert (result.exit_code, "a claim of floors@1 holds 1 to 3 devices, not 4" in result.stderr) == (2, True)
 
 
 def test_render_of_nothing() -> None:

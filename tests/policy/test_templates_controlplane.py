@@ -126,6 +126,15 @@ def test_everything_that_is_compiled_is_stored_as_compiled(api: Api, make_namesp
     wanted += [
         compiled(policy_files(["Q"], {"sameAttribute": [ROOT, "gpu.nvidia.com/uuid"]}), count) for count in (1, 2)
     ]
+    most = [
+        {"name": f"{number}-" + "x" * 61, "deviceClassName": f"{'c' * 63}.example", "driver": "nic.example",
+         "count": number, "minimum": {f"{'d' * 55}.example/{'c' * 31}{n}": f"{n}00G" for n in range(1, 9)},
+         "sameAttribute": [ROOT, *(f"gpu.nvidia.com/x{n}" for n in range(3))],
+         "cel": [f"has(device.attributes['nic.example'].a{n})" for n in range(8)]}
+        for number in range(1, 5)
+    ]  # fmt: skip
+    agreeing = {"sameAttribute": [f"gpu.nvidia.com/a{number}" for number in range(8)]}
+    wanted += [compiled(policy_files(["Q"], agreeing, companions=most), count) for count in (1, 2, 22)]
     eight = load_documents({"eight.yaml": _eight_candidates()})
     wanted += [templates_of(eight).for_count("floors", eight.tenants["floors"].policy, MAX_DEVICES)]
     for template in wanted:

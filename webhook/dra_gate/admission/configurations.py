@@ -18,16 +18,9 @@ from dra_gate.admission.rules import ALL, group_claim
 from dra_gate.admission.rules.handmade_claim import CLAIM_MAKERS
 from dra_gate.admission.scope import NODE_USER, is_mirror, scope_of
 from dra_gate.admission.signs import ANY_POD, ASKS, CLAIMS, DRA_GROUP, ENV_FROM, RESERVED, STAMPED, Sign, any_of
-from dra_gate.admission.workloads import (
-    CONTROLLER_MANAGER,
-    CONTROLLER_PREFIX,
-    CONTROLLER_SUFFIX,
-    by_a_controller,
-    pod_requests,
-    workload_in,
-)
+from dra_gate.admission.workloads import by_a_controller, pod_requests, workload_in
 from dra_gate.kube import pod as pods
-from dra_gate.kube.workload import BUILT_IN
+from dra_gate.kube.workload import BUILT_IN, CONTROLLER_MANAGER, CONTROLLER_PREFIX, CONTROLLER_SUFFIX
 from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED, Settings, Workload
 
 # The gate's own accounts: what they write is not judged.

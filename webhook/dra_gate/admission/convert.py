@@ -19,6 +19,7 @@ from dra_gate.kube.pod import IMPLICIT_PREFIX, Container, ResourceRequest
 from dra_gate.kube.raw import Object, text
 from dra_gate.policy.compile import Template
 from dra_gate.policy.model import MAX_DEVICES, DevicePolicy
+from dra_gate.policy.words import listed
 
 RULE = "raw-device-request"
 MAX_REQUESTS = 256  # device requests in one Pod: more is a mistake, and each costs a claim
@@ -79,7 +80,9 @@ def plan(pod: Object, scope: Scope, facts: Facts) -> Plan:
     served = served_resources(scope.policy, facts)
     findings = [finding for request in requests if (finding := _finding(request, served, scope.policy))]
     wanted = pods.devices_by_container(requests)
-    findings += [_too_many(container, count) for container, count in wanted if count > MAX_DEVICES]
+    findings += [
+        _too_many(container, count, scope.policy) for container, count in wanted if count > scope.policy.max_devices
+    ]
     if findings:
         return Plan(findings=tuple(findings))
     return _assign(pod, wanted, tuple(requests), scope, facts)
@@ -200,11 +203,14 @@ def _too_many_requests() -> Finding:
     )
 
 
-def _too_many(container: Container, count: int) -> Finding:
+def _too_many(container: Container, count: int, policy: DevicePolicy) -> Finding:
+    most, holds = policy.max_devices, f"one claim holds at most {MAX_DEVICES}"
+    if policy.companions:
+        holds += f", {MAX_DEVICES - most} of them for {listed(one.name for one in policy.companions)}"
     return Finding(
         RULE,
         "QUOTA",
         f"{container.field}.resources.limits",
-        f"{count} devices for one container, and one claim holds at most {MAX_DEVICES}",
-        f"Ask for at most {MAX_DEVICES} devices a container",
+        f"{count} devices for one container, and {holds}",
+        f"Ask for at most {most} devices a container",
     )

@@ -10,7 +10,7 @@ from dra_gate.admission.rules import ALL
 from dra_gate.policy.cases import Case
 from dra_gate.policy.lint import Cluster, offered
 from dra_gate.policy.model import PolicyRef, PolicySet
-from dra_gate.policy.words import never
+from dra_gate.policy.words import promises
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _there(policy_set: PolicySet) -> dict[str, tuple[str, ...]]:
         for ref in tenant.valid_refs(namespace)
     )
     policies = [policy_set.policies[ref] for ref in refs]
-    words = (f"{policy.ref} {word}" for policy in policies for word, _ in never(policy.constraints))
+    words = (f"{policy.ref} {word}" for policy in policies for word, _ in promises(policy))
     return {
         "tenants": tuple(policy_set.tenants),
         "candidates": tuple(f"{policy.ref} {model}" for policy in policies for model in policy.candidates),

@@ -16,8 +16,8 @@ def excepted(
 ) -> tuple[tuple[Finding, ...], tuple[PolicyException, ...]]:
     """The findings that count, and the exceptions by which the others do not.
 
-    The owners of a Pod are whom its ownerReferences name as controller: who may create Pods may write them, so an
-    exception by owner is one for everybody who creates Pods in that namespace and knows it.
+    The owners of a Pod are whom its ownerReferences name as controller; who sends the request tells whether that is
+    to be believed.
     """
     exceptions = facts.policy_set.exceptions
     if not findings or not exceptions:

@@ -44,6 +44,11 @@ class Reach:
         return (self._named, self._drivers) == (other._named, other._drivers)
 
     @property
+    def drivers(self) -> tuple[str, ...]:
+        """The drivers that the catalogue uses."""
+        return self._drivers
+
+    @property
     def gated(self) -> Mapping[str, str]:
         """The gated classes that are known or named by the catalogue, and why each is."""
         return {**dict.fromkeys(self._named, "the catalogue names it"), **self._gated}

@@ -17,6 +17,7 @@ from dra_gate.admission.nodes import required_of, terms
 from dra_gate.admission.request import Request
 from dra_gate.kube import pod as pods
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.kube.workload import CONTROLLER_MANAGER, CONTROLLER_PREFIX
 from dra_gate.policy.compile import DOMAIN as OUR_DOMAIN
 from dra_gate.policy.compile import NAME_PREFIX
 
@@ -61,9 +62,7 @@ COMMON_NODE_LABELS = (
     "failure-domain.beta.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region",
 )
-_DAEMONS = "system:serviceaccount:kube-system:daemon-set-controller"
-# All controllers at once, where kube-controller-manager runs without --use-service-account-credentials.
-_ALL_CONTROLLERS = "system:kube-controller-manager"
+_DAEMONS = CONTROLLER_PREFIX + "daemon-set-controller"
 
 
 def written_affinity(request: Request, pod: Object) -> object:
@@ -90,7 +89,7 @@ def chooses_nodes(selector: Object, required: object) -> bool:
 
 def _by_daemon_controller(request: Request, pod: Object) -> bool:
     return request.username == _DAEMONS or (
-        request.username == _ALL_CONTROLLERS
+        request.username == CONTROLLER_MANAGER
         and any(
             mapping(owner).get("kind") == "DaemonSet" and mapping(owner).get("controller") is True
             for owner in sequence(at(pod, "metadata", "ownerReferences"))
@@ -337,7 +336,7 @@ CHOOSES_NODES = Sign(
     f"(has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && has({_REQUIRED}) && "
     f"{_REQUIRED}.nodeSelectorTerms.exists(t, (has(t.matchFields) && size(t.matchFields) > 0) || "
     f"(has(t.matchExpressions) && t.matchExpressions.exists(e, !(e.key in [{_COMMON}])))) && "
-    f"!((request.userInfo.username == '{_DAEMONS}' || (request.userInfo.username == '{_ALL_CONTROLLERS}' && "
+    f"!((request.userInfo.username == '{_DAEMONS}' || (request.userInfo.username == '{CONTROLLER_MANAGER}' && "
     "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == 'DaemonSet' && "
     f"has(o.controller) && o.controller))) && size({_REQUIRED}.nodeSelectorTerms) == 1 && "
     f"{_REQUIRED}.nodeSelectorTerms.all(t, !(has(t.matchExpressions) && size(t.matchExpressions) > 0) && "

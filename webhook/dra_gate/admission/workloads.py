@@ -21,14 +21,21 @@ from dra_gate.admission.validate import validate
 from dra_gate.admission.verdict import IGNORED, Finding, Verdict
 from dra_gate.fairness.charge import Charge
 from dra_gate.kube.patch import apply
-from dra_gate.kube.raw import at, text
-from dra_gate.kube.workload import BUILT_IN, Path, WorkloadKind, pod_from, templates
+from dra_gate.kube.raw import Object, at, text
+from dra_gate.kube.workload import (
+    BUILT_IN,
+    CONTROLLER_MANAGER,
+    CONTROLLER_PREFIX,
+    CONTROLLER_SUFFIX,
+    Path,
+    WorkloadKind,
+    pod_from,
+    templates,
+)
 from dra_gate.policy.model import Settings
 
 MAX_TEMPLATES = 64  # judged of one object: a warning is worth no more time, and every Pod is judged by itself
 MAX_WARNINGS = 3  # the API server cuts all warnings of a response at 4,096 characters, and nobody reads a page of them
-CONTROLLER_PREFIX, CONTROLLER_SUFFIX = "system:serviceaccount:kube-system:", "-controller"
-CONTROLLER_MANAGER = "system:kube-controller-manager"  # where controllers have no accounts of their own
 
 _BUILT_IN = {(kind.group, kind.resource): kind for kind in BUILT_IN}
 _NOTHING_USED: Mapping[str, Charge] = {}
@@ -66,38 +73,42 @@ def by_a_controller(username: str) -> bool:
 
 
 def pod_requests(request: Request, workload: Workload) -> Iterator[tuple[str, Request]]:
-    """The requests by which Pods will be made of the templates that are new or changed, each with its template's path.
-
-    Of custom kinds it is not known who will send them.
-    """
+    """The requests by which Pods will be made of templates that are new or changed, each with its template's path."""
     if is_going(request):
         return
     before = {where: template for path in workload.paths for where, template in templates(request.old_object, path)}
     found = (one for path in workload.paths for one in templates(request.object, path))
     changed = ((where, template) for where, template in found if before.get(where) != template)
     for where, template in islice(changed, MAX_TEMPLATES):
-        pod = pod_from(request.object, template)
-        pod["metadata"]["namespace"] = request.namespace
-        user, groups = "", frozenset({"system:authenticated"})
-        if workload.kind is not None:
-            name = text(at(request.object, "metadata", "name"))
-            pod["metadata"]["ownerReferences"] = [{"kind": workload.kind.owner, "name": name, "controller": True}]
-            user = CONTROLLER_PREFIX + workload.kind.controller
-            groups |= {"system:serviceaccounts", "system:serviceaccounts:kube-system"}
-        yield (
-            where,
-            replace(
-                request,
-                operation="CREATE",
-                group="",
-                resource="pods",
-                name="",
-                username=user,
-                groups=groups,
-                object=pod,
-                old_object={},
-            ),
-        )
+        yield where, pod_request(request, workload, template)
+
+
+def pod_request(request: Request, workload: Workload, template: Object) -> Request:
+    """The request by which a Pod will be made of one of the workload's templates, as the controller sends it.
+
+    Of custom kinds it is not known who that is.
+    """
+    pod = pod_from(request.object, template)
+    pod["metadata"]["namespace"] = request.namespace
+    user, groups = "", frozenset({"system:authenticated"})
+    if workload.kind is not None:
+        kind, name = workload.kind, text(at(request.object, "metadata", "name"))
+        # A ReplicaSet or Job that is made in between has an ending of its own; which one is not known yet.
+        owner = name if kind.owner == kind.kind else f"{name}-"
+        pod["metadata"]["ownerReferences"] = [{"kind": kind.owner, "name": owner, "controller": True}]
+        user = CONTROLLER_PREFIX + kind.controller
+        groups |= {"system:serviceaccounts", "system:serviceaccounts:kube-system"}
+    return replace(
+        request,
+        operation="CREATE",
+        group="",
+        resource="pods",
+        name="",
+        username=user,
+        groups=groups,
+        object=pod,
+        old_object={},
+    )
 
 
 def judge_workload(request: Request, workload: Workload, facts: Facts) -> Verdict:

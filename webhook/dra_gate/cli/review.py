@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ import yaml
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.judge import Judgement, judge
 from dra_gate.admission.request import BadRequest, Request, read
-from dra_gate.admission.workloads import workload_in
+from dra_gate.admission.workloads import pod_request, workload_in
 from dra_gate.cli.options import cluster_options, load_policies, output_option, world_from
 from dra_gate.cli.text import verdict_text
 from dra_gate.cluster.facts import World
@@ -22,7 +23,7 @@ from dra_gate.cluster.files import Document, InputError, read_manifests
 from dra_gate.fairness.charge import Charge
 from dra_gate.kube.pod import display_name
 from dra_gate.kube.raw import at, mapping, text
-from dra_gate.kube.workload import pod_from, templates
+from dra_gate.kube.workload import templates
 from dra_gate.policy.model import Settings
 
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -50,7 +51,7 @@ class UsedCharge(click.ParamType[tuple[str, Charge]]):
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--policies", required=True, metavar="DIR", help="Folder of policy files.")
 @cluster_options
-@click.option("--user", default="", metavar="NAME", help="Who sends bare objects.")
+@click.option("--user", default="", metavar="NAME", help="Who sends bare objects: exceptions go by it.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of that user; may be given again.")
 @click.option("-n", "--namespace", default="default", metavar="NAME", help="Namespace of objects that name none.")
 @click.option("--used", multiple=True, type=UsedCharge(), help="What a tenant holds already; wins over the cluster.")
@@ -142,7 +143,8 @@ def requests_of(
     """The requests that a document stands for: a recorded one, or a CREATE. Raises BadRequest.
 
     A workload stands for a Pod of each of its Pod templates, named by the template's path: whoever asks wants to know
-    what becomes of the Pods, not only what `kubectl apply` would be told.
+    what becomes of the Pods, not only what `kubectl apply` would be told. Pods of built-in kinds are sent by their
+    controller, those of custom kinds by `sender`.
     """
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         raise BadRequest(400, "this document is no Kubernetes object: it has no kind")
@@ -153,7 +155,9 @@ def requests_of(
     workload = workload_in(create, settings)
     made = [found for path in (workload.paths if workload else ()) for found in templates(value, path)]
     for where, template in made:
-        yield where, _create(pod_from(value, template), sender, namespace)
+        assert workload is not None  # noqa: S101 - it is where the templates were found
+        asked = pod_request(create, workload, template)
+        yield where, asked if workload.kind else replace(asked, username=create.username, groups=create.groups)
     if not made:
         yield "", create
 

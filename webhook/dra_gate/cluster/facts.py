@@ -21,10 +21,11 @@ import msgspec
 from dra_gate.admission.configurations import GATE_WRITERS
 from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, ClaimFacts, Facts
 from dra_gate.admission.reach import Reach
+from dra_gate.admission.rules.quota import charge_of
 from dra_gate.admission.sets import PolicySets
 from dra_gate.cluster import shapes
 from dra_gate.cluster.device_nodes import DeviceNodes
-from dra_gate.fairness.charge import NOTHING, Charge, allocated_charge, claim_charge
+from dra_gate.fairness.charge import NOTHING, Charge, Given, claim_charge, given_charge, given_devices
 from dra_gate.fairness.holding import POD_CLAIM_ANNOTATION, PodHolding, held, pod_holding
 from dra_gate.kube.claim import UnknownAllocationMode
 from dra_gate.kube.pod import IMPLICIT_PREFIX, claim_entries, containers, extended_resource_names, is_finished
@@ -125,10 +126,11 @@ class World:
         self._changed: deque[tuple[float, str]] = deque()  # when the lane or mode of which namespace changed
         self._templates: dict[Key, ClaimFacts] = {}
         self._claims: dict[Key, ClaimFacts] = {}
-        self._holdings = _Holdings(self._charge_of_template)
+        self._holdings = _Holdings(self._charge_of_template, self._charge_of_given)
         self._raw_pods: dict[Key, Object] = {}  # Pods that ask for extended resources, of which some may give devices
         self._judgements: dict[bytes, ClaimFacts] = {}  # by digest of the spec: thousands of claims share few specs
         self._charges: dict[str, Charge] = {}  # worst case by compiled template
+        self._given_charges: dict[Given, Charge] = {}  # one of each, for thousands of claims
         self._fixed_used: dict[str, Charge] = {}
         self._device_nodes = DeviceNodes(self._is_device)
         self._runtime_handlers: dict[str, str] = {}
@@ -173,7 +175,7 @@ class World:
                     self._reach.set_class(name, spec)
                 for packed in self._slices.values():
                     self._reach.judge_slice(_unpacked(packed))
-            self._charges = {}
+            self._charges, self._given_charges = {}, {}
             self._judge_again()
 
     def facts(self) -> Facts:
@@ -378,28 +380,37 @@ class World:
         for index in self._indexes.values():
             compiled = index.named(name)
             if compiled is not None:
-                return self._charges.setdefault(name, claim_charge(mapping(compiled.spec.get("spec"))))
+                return self._charges.setdefault(name, charge_of((compiled,)))
         found = self._templates.get((namespace, name))
         if found is None or not found.reached:
             return NOTHING
         return _worst_case(mapping(found.spec.get("spec")))
 
+    def _charge_of_given(self, given: Given) -> Charge:
+        found = self._given_charges.get(given)
+        if found is None:
+            found = self._given_charges[given] = given_charge(given, self._reach.drivers)
+        return found
+
 
 class _Holdings:
     """Charges by tenant, kept up to date one Pod and one claim at a time."""
 
-    def __init__(self, charge_of_template: Callable[[str, str], Charge]) -> None:
+    def __init__(
+        self, charge_of_template: Callable[[str, str], Charge], charge_of_given: Callable[[Given], Charge]
+    ) -> None:
         self.used: dict[str, Charge] = {}
         self._charge_of_template = charge_of_template
+        self._charge_of_given = charge_of_given
         self._pods: dict[Key, PodHolding] = {}
         self._pod_by_uid: dict[str, Key] = {}
         self._namers: dict[Key, set[Key]] = {}  # template -> Pods that name it
         # (Pod UID, claim entry) -> its claims, and what each was given (None: nothing yet). People may write an owner
         # and an entry on a claim of their own: the dearest claim counts.
-        self._entries: dict[tuple[str, str], dict[Key, Charge | None]] = {}
+        self._entries: dict[tuple[str, str], dict[Key, Given | None]] = {}
         self._claim_entry: dict[Key, tuple[str, str]] = {}  # generated claims -> (Pod UID, claim entry)
-        self._truths: dict[tuple[object, ...], Charge] = {}  # one of each, for thousands of claims
-        self._own_claims: dict[Key, Charge | None] = {}  # claims of nobody's own -> what they were given
+        self._truths: dict[Given, Given] = {}  # one of each, for thousands of claims
+        self._own_claims: dict[Key, Given | None] = {}  # claims of nobody's own -> what they were given
         self._charged: dict[tuple[str, Key], tuple[str, Charge]] = {}  # ("pod" or "claim", key) -> tenant, charge
 
     def set_pod(self, key: Key, holding: PodHolding, tenant: str | None) -> None:
@@ -434,9 +445,9 @@ class _Holdings:
 
     def set_claim(self, key: Key, claim: Object, owner: Object | None, tenant: str | None, found: ClaimFacts) -> None:
         """`owner` is the Pod that the claim was made for, if any: then it counts with the Pod, however it is named."""
-        truth = allocated_charge(claim)
+        truth = given_devices(claim)
         if truth is not None:
-            truth = self._truths.setdefault((truth.devices, *sorted(truth.models.items())), truth)
+            truth = self._truths.setdefault(truth, truth)
         entry = None
         if owner is not None:
             entry = (text(owner.get("uid")), text(at(claim, "metadata", "annotations", POD_CLAIM_ANNOTATION)))
@@ -457,9 +468,11 @@ class _Holdings:
         if key not in self._own_claims or not found.reached:
             self._charge(("claim", key), None, NOTHING)
             return
-        self._charge(("claim", key), tenant, self._own_claims[key] or _worst_case(found.spec))
+        truth = self._own_claims[key]
+        charge = _worst_case(found.spec) if truth is None else self._charge_of_given(truth)
+        self._charge(("claim", key), tenant, charge)
 
-    def _replace_entry(self, key: Key, entry: tuple[str, str] | None, truth: Charge | None) -> None:
+    def _replace_entry(self, key: Key, entry: tuple[str, str] | None, truth: Given | None) -> None:
         before = self._claim_entry.pop(key, None)
         if before is not None:
             self._entries[before].pop(key)
@@ -481,7 +494,8 @@ class _Holdings:
             given = self._entries.get((holding.uid, entry))
             if given is None or None in given.values():
                 return self._charge_of_template(holding.namespace, template)
-            return max((truth for truth in given.values() if truth is not None), key=lambda truth: truth.devices)
+            truths = (self._charge_of_given(truth) for truth in given.values() if truth is not None)
+            return max(truths, key=lambda charge: charge.devices)
 
         return held(holding, charge_of)
 

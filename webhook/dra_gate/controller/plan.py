@@ -120,8 +120,7 @@ def _needed(compiled: Compiled, namespace: str, named: Collection[str], devices:
 def _usual(compiled: Compiled, tenant: Tenant, namespace: str, devices: int) -> Iterator[Template]:
     counts = [*USUAL_COUNTS, *([LARGE_COUNT] if devices >= LARGE_COUNT else [])]
     for ref in tenant.valid_refs(namespace):
-        for count in counts:
-            yield compiled.index.for_count(tenant.name, ref, count)
+        yield from (template for template in compiled.index.of(tenant.name, ref) if template.count in counts)
 
 
 def missing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dra_gate.kube.claim import Alternative, requests
@@ -55,7 +55,10 @@ def claim_charge(spec: Object) -> Charge:
     return sum((worst_case(request.alternatives) for request in requests(spec)), NOTHING)
 
 
-def allocated_charge(claim: Object) -> Charge | None:
+Given = tuple[tuple[tuple[str, str], int], ...]  # driver and model -> devices; no model: not by an alternative
+
+
+def given_devices(claim: Object) -> Given | None:
     """What an allocated claim really holds, from `status.allocation`; None while it is not allocated.
 
     The model is the sub-request's name in `request/subrequest`. Devices given for admin access are nobody's.
@@ -63,14 +66,22 @@ def allocated_charge(claim: Object) -> Charge | None:
     allocation = at(claim, "status", "allocation")
     if not isinstance(allocation, dict):
         return None
-    models = Counter[str]()
-    devices = 0
+    given = Counter[tuple[str, str]]()
     for raw in sequence(at(allocation, "devices", "results")):
         result = mapping(raw)
-        if result.get("adminAccess") is True:
-            continue
-        devices += 1
-        _, slash, model = text(result.get("request")).partition("/")
-        if slash:
-            models[model] += 1
-    return Charge(devices, dict(models))
+        if result.get("adminAccess") is not True:
+            given[text(result.get("driver")), text(result.get("request")).partition("/")[2]] += 1
+    return tuple(sorted(given.items()))
+
+
+def given_charge(given: Given, drivers: Collection[str]) -> Charge:
+    """What `given` costs under a catalogue of these drivers.
+
+    A device of another driver that no alternative stands for is a companion, or nobody's business: it is free.
+    """
+    counted = [(model, count) for (driver, model), count in given if model or driver in drivers]
+    models = Counter[str]()
+    for model, count in counted:
+        if model:
+            models[model] += count
+    return Charge(sum(count for _, count in counted), dict(models))

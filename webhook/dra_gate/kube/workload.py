@@ -36,6 +36,19 @@ BUILT_IN = (
     ),
 )
 _BY_KIND = {kind.kind: kind for kind in BUILT_IN}
+CONTROLLER_PREFIX, CONTROLLER_SUFFIX = "system:serviceaccount:kube-system:", "-controller"
+CONTROLLER_MANAGER = "system:kube-controller-manager"  # where controllers have no accounts of their own
+
+
+def senders(owner: str) -> tuple[str, ...]:
+    """Who sends the Pods that name a built-in `owner` (a kind) as their controller; none for all other kinds."""
+    account = next((CONTROLLER_PREFIX + kind.controller for kind in BUILT_IN if kind.owner == owner), None)
+    return () if account is None else (account, CONTROLLER_MANAGER)
+
+
+def owner_of_pods(kind: str) -> str | None:
+    """The kind that the Pods of a built-in workload name as theirs: ReplicaSet for Deployment; None for other kinds."""
+    return _BY_KIND[kind].owner if kind in _BY_KIND else None
 
 
 def pod_of(workload: Object) -> dict[str, Any] | None:

@@ -13,17 +13,21 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from dra_gate.kube.quantity import Quantity
 from dra_gate.policy.drivers import DRIVERS
-from dra_gate.policy.model import MAX_DEVICES, Constraints, DevicePolicy, Model, PolicyRef, PolicySet, Tenant
+from dra_gate.policy.model import Companion, Constraints, DevicePolicy, Model, PolicyRef, PolicySet, Tenant
 
 NAME_PREFIX = "dra-gate-"  # reserved for the gate's own claims and templates
-REQUEST = "gpu"  # the one request of a template; its alternatives are called after their models
+REQUEST = "gpu"  # the request for accelerators, its alternatives called after their models; others are companions
 DOMAIN = "dra-gate.io"
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A compiled ResourceClaimTemplate for `count` devices, all of one model. Equal names mean equal content."""
+    """A compiled ResourceClaimTemplate for `count` devices, all of one model, and the policy's companions beside them.
+
+    Equal names mean equal content.
+    """
 
     name: str
     count: int
@@ -67,7 +71,7 @@ class Template:
 
 
 class TemplateIndex:
-    """All templates of a policy set: every policy a tenant honours, at every device count from 1 to `MAX_DEVICES`."""
+    """All templates of a policy set: every policy a tenant honours, at every device count from 1 to its largest."""
 
     def __init__(self, templates: Iterable[Template]) -> None:
         self._by_count: dict[tuple[str, PolicyRef], dict[int, Template]] = {}
@@ -83,6 +87,10 @@ class TemplateIndex:
         Raises KeyError for a policy that the tenant does not honour, and for a count out of range.
         """
         return self._by_count[tenant, ref][count]
+
+    def of(self, tenant: str, ref: PolicyRef) -> Iterable[Template]:
+        """The tenant's templates of a policy that it honours, one for each count, smallest first."""
+        return self._by_count[tenant, ref].values()
 
     def named(self, name: str) -> Template | None:
         """The template of that name, whoever's it is: the name holds a digest of its content, the tenant included."""
@@ -110,10 +118,11 @@ def templates_of(policy_set: PolicySet) -> TemplateIndex:
 def compile_template(tenant: Tenant, policy: DevicePolicy, models: Mapping[str, Model], count: int) -> Template:
     """The template that gives a tenant's container `count` devices of one model under `policy`.
 
-    `models` is the catalogue that `policy` was loaded with. Raises ValueError when `count` is not in 1..`MAX_DEVICES`.
+    `models` is the catalogue that `policy` was loaded with. Raises ValueError when `count` is not in
+    1..`policy.max_devices`.
     """
-    if not 1 <= count <= MAX_DEVICES:
-        raise ValueError(f"a claim holds 1 to {MAX_DEVICES} devices, not {count}")
+    if not 1 <= count <= policy.max_devices:
+        raise ValueError(f"a claim of {policy.ref} holds 1 to {policy.max_devices} devices, not {count}")
     plan = _Plan(tenant.name, policy, _alternatives(policy, models))
     return Template(plan.name(count, content_digest(plan.spec(count))), count, plan)
 
@@ -132,6 +141,28 @@ def _alternatives(policy: DevicePolicy, models: Mapping[str, Model]) -> tuple[Ma
     )
 
 
+def _companion(companion: Companion) -> Mapping[str, Any]:
+    return {
+        "name": companion.name,
+        "exactly": {
+            "deviceClassName": companion.device_class,
+            "allocationMode": "ExactCount",
+            "count": companion.count,
+            "selectors": [{"cel": {"expression": text}} for _, text in companion_words(companion)],
+        },
+    }
+
+
+def _constraints(policy: DevicePolicy, count: int) -> Iterator[Mapping[str, Any]]:
+    """What must agree: among the accelerators of a claim for several, and between them and each companion."""
+    if count > 1:
+        for attribute in policy.constraints.same_attribute:
+            yield {"requests": [REQUEST], "matchAttribute": attribute}
+    for companion in policy.companions:
+        for attribute in companion.same_attribute:
+            yield {"requests": [REQUEST, companion.name], "matchAttribute": attribute}
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What a tenant's templates of one policy have in common. There may be thousands, and few are ever looked into:
@@ -145,12 +176,13 @@ class _Plan:
     def spec(self, count: int) -> Mapping[str, Any]:
         policy = self.policy
         devices: dict[str, Any] = {
-            "requests": [{"name": REQUEST, "firstAvailable": [{**one, "count": count} for one in self.alternatives]}]
-        }
-        if count > 1 and policy.constraints.same_attribute:
-            devices["constraints"] = [
-                {"requests": [REQUEST], "matchAttribute": attribute} for attribute in policy.constraints.same_attribute
+            "requests": [
+                {"name": REQUEST, "firstAvailable": [{**one, "count": count} for one in self.alternatives]},
+                *map(_companion, policy.companions),
             ]
+        }
+        if constraints := list(_constraints(policy, count)):
+            devices["constraints"] = constraints
         return {
             "metadata": {
                 "labels": {
@@ -176,7 +208,7 @@ class _Plan:
         one, two, three = (canonical_json(self.spec(count)) for count in (1, 2, 3))
         places = [place for place, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
         parts = [two[start + 1 : end] for start, end in pairwise([-1, *places, len(two)])]
-        for count in range(1, MAX_DEVICES + 1):
+        for count in range(1, self.policy.max_devices + 1):
             text = one if count == 1 else str(count).encode().join(parts)
             yield Template(self.name(count, hashlib.sha256(text).hexdigest()), count, self)
 
@@ -204,9 +236,7 @@ def words(model: Model, constraints: Constraints) -> list[tuple[str, str]]:
     """`selectors`, each with the policy word that it stands for; the first word is the model itself."""
     found = [("model", model_selector(model))]
     if constraints.memory_min is not None:
-        memory = f"device.capacity['{model.driver}'].{_name(model, 'memory')}"
-        floor = quoted(str(constraints.memory_min))
-        found.append(("memory", f"has({memory}) && {memory}.compareTo(quantity({floor})) >= 0"))
+        found.append(("memory", floor_on(model.driver, _name(model, "memory"), constraints.memory_min)))
     if constraints.driver_min is not None:
         version = _attribute(model, "driver_version")
         floor = quoted(str(constraints.driver_min))
@@ -218,6 +248,23 @@ def words(model: Model, constraints: Constraints) -> list[tuple[str, str]]:
     if constraints.whole_device:
         found.append(("wholeDevice", _name(model, "whole")))
     return [*found, *(("cel", text) for text in constraints.cel)]
+
+
+def companion_words(companion: Companion) -> list[tuple[str, str]]:
+    """CEL for a companion, all of which must hold, each with the policy word that it stands for.
+
+    The driver comes first: whatever its DeviceClass lets through, an accelerator never comes as a companion.
+    """
+    found = [("driver", f"device.driver == {quoted(companion.driver)}")]
+    for (domain, name), floor in companion.minimum.items():
+        found.append((f"minimum.{name}", floor_on(domain, name, floor)))
+    return [*found, *(("cel", text) for text in companion.cel)]
+
+
+def floor_on(domain: str, name: str, floor: Quantity) -> str:
+    """CEL that holds for the devices whose capacity of that name is published and not below `floor`."""
+    capacity = f"device.capacity[{quoted(domain)}].{name}"
+    return f"has({capacity}) && {capacity}.compareTo(quantity({quoted(str(floor))})) >= 0"
 
 
 def model_selector(model: Model) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from dra_gate.policy.meaning import contradiction
 from dra_gate.policy.model import (
     Canary,
+    Companion,
     Constraints,
     DevicePolicy,
     Model,
@@ -195,6 +196,7 @@ def _policy(old: DevicePolicy, new: DevicePolicy, before: PolicySet, after: Poli
     if first != second:
         yield _Change("candidates", ", ".join(first), ", ".join(second), "changes", "another order of preference")
     yield from _constraints(old.constraints, new.constraints)
+    yield from _companions(old, new)
 
 
 def _why_added(name: str, old: DevicePolicy, new: DevicePolicy, before: PolicySet, after: PolicySet) -> str:
@@ -222,6 +224,41 @@ def _constraints(old: Constraints, new: Constraints) -> Iterator[_Change]:
         why = "parts of devices, and devices that others use, may be given now" if looser else "whole devices only"
         yield _Change("wholeDevice", before, after, "loosens" if looser else "tightens", why)
     yield from _nodes(old.nodes, new.nodes)
+    yield from _cel(old.cel, new.cel)
+
+
+def _companions(old: DevicePolicy, new: DevicePolicy) -> Iterator[_Change]:
+    """Told by name, in whatever order they stand: another name is one gone and one more."""
+    was, now = ({one.name: one for one in policy.companions} for policy in (old, new))
+    for name in dict.fromkeys((*was, *now)):
+        what = f"companions.{name}"
+        if name not in now:
+            why = "accelerators are given without it now"
+            yield _Change(what, was[name].device_class, NOTHING, "loosens", why)
+        elif name not in was:
+            why = "accelerators are given only together with it"
+            yield _Change(what, NOTHING, now[name].device_class, "tightens", why)
+        else:
+            for change in _companion(was[name], now[name]):
+                yield replace(change, what=f"{what}.{change.what}")
+
+
+def _companion(old: Companion, new: Companion) -> Iterator[_Change]:
+    for what, was, now in (("deviceClassName", old.device_class, new.device_class), ("driver", old.driver, new.driver)):
+        if was != now:
+            yield _Change(what, was, now, "loosens", f"{MAY}other devices count as it")
+    if old.count != new.count:
+        looser = new.count < old.count
+        why = f"{'fewer' if looser else 'more'} of them with each container"
+        yield _Change("count", str(old.count), str(new.count), "loosens" if looser else "tightens", why)
+    for domain, name in dict.fromkeys((*old.minimum, *new.minimum)):
+        key = name if domain == old.driver == new.driver else f"{domain}/{name}"
+        yield from _floor(f"minimum.{key}", old.minimum.get((domain, name)), new.minimum.get((domain, name)), str)
+    for attribute in _added(new.same_attribute, old.same_attribute):
+        why = "companion and accelerators may differ in it now"
+        yield _Change("sameAttribute", attribute, NOTHING, "loosens", why)
+    for attribute in _added(old.same_attribute, new.same_attribute):
+        yield _Change("sameAttribute", NOTHING, attribute, "tightens", "must be equal on it and all accelerators")
     yield from _cel(old.cel, new.cel)
 
 
@@ -325,7 +362,7 @@ def _model(old: Model, new: Model) -> Iterator[_Change]:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every product name that fits glob `narrow` fits `wide`, both with `*` at most at their ends."""
+    """Whether every name that fits glob `narrow` fits `wide`, both with `*` at most at their ends."""
     start, end = wide.startswith("*"), wide.endswith("*")
     inner, text = wide.strip("*"), narrow.strip("*")
     if not start and not end:
@@ -448,15 +485,17 @@ def _exceptions(before: PolicySet, after: PolicySet) -> Iterator[Difference]:
 
 
 def _exception(old: PolicyException, new: PolicyException) -> Iterator[_Change]:
-    yield from _permitted("rules", old.rules, new.rules, "it does not count there")
+    yield from _permitted("rules", old.rules, new.rules, "what it refuses is let pass there")
     yield from _permitted("namespaces", old.namespaces, new.namespaces, "the exception holds there")
-    if old.users and new.users:
-        yield from _permitted("users", old.users, new.users, "the exception holds for what they create")
-    elif old.users or new.users:
-        effect: Effect = "loosens" if old.users else "tightens"
-        yield _Change("users", listed(old.users) or "all", listed(new.users) or "all", effect, "who creates the Pod")
+    effect: Effect
+    if old.creators and new.creators:
+        if old.users != new.users:
+            yield from _permitted("users", old.creators, new.creators, "the exception holds for what they create")
+    elif old.creators or new.creators:
+        effect = "loosens" if old.creators else "tightens"
+        yield _Change("users", _creators(old), _creators(new), effect, "who creates the Pod")
     if old.owner != new.owner:
-        effect = "tightens" if old.owner is None else "loosens"
+        effect = "tightens" if _narrower(new.owner, old.owner) else "loosens"
         why = "other Pods are meant" if old.owner and new.owner else "whose Pods are meant"
         yield _Change("owner", _owner(old), _owner(new), effect, why)
     if old.expires != new.expires:
@@ -468,8 +507,20 @@ def _exception(old: PolicyException, new: PolicyException) -> Iterator[_Change]:
             yield _Change(what, was, now, "changes", "what it is based on")
 
 
+def _narrower(one: tuple[str, str] | None, other: tuple[str, str] | None) -> bool:
+    """Every Pod of owner `one` is also one of `other`."""
+    return other is None or (one is not None and one[0] == other[0] and covers(other[1], one[1]))
+
+
 def _owner(exception: PolicyException) -> str:
     return "all Pods" if exception.owner is None else " ".join(exception.owner)
+
+
+def _creators(exception: PolicyException) -> str:
+    """By whom Pods have to be created, in words."""
+    if exception.users:
+        return listed(exception.users, "or")
+    return "anybody" if exception.owner is None else "its controller"
 
 
 def until(exception: PolicyException) -> str:
@@ -480,9 +531,10 @@ def until(exception: PolicyException) -> str:
 def said(exception: PolicyException) -> str:
     """What it lets pass, where and until when."""
     whose = "" if exception.owner is None else f" for {_owner(exception)}"
-    by = f" created by {listed(exception.users)}" if exception.users else ""
-    rules, where = listed(exception.rules), listed(exception.namespaces)
-    return f"not {rules} in {where}{whose}{by}, until {until(exception)}"
+    by = f" created by {_creators(exception)}" if exception.creators else ""
+    what = "rule {} does not hold" if len(exception.rules) == 1 else "rules {} do not hold"
+    where = listed(exception.namespaces)
+    return f"{what.format(listed(exception.rules))} in {where}{whose}{by}, until {until(exception)}"
 
 
 # -- policies that nobody uses ----------------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ For people who approve policies and know no Kubernetes. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from dra_gate.policy.diff import Difference, against, said
 from dra_gate.policy.meaning import contradiction
 from dra_gate.policy.model import MAX_DEVICES, DevicePolicy, PolicyRef, PolicySet, Settings, Tenant
 from dra_gate.policy.report import Heading, Items, Listing, Paragraph, Part, Report, Table
-from dra_gate.policy.words import limits, listed, many, model_facts, never
+from dra_gate.policy.words import limits, listed, many, model_facts, own_conditions, promises
 
 _DIGITS = 12  # of the digest, as the other verbs show it
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -26,7 +26,8 @@ def explain(policy_set: PolicySet) -> Report:
             Paragraph(
                 f"Policy set {policy_set.digest[:_DIGITS]}: {many(len(policy_set.tenants), 'tenant')}, "
                 f"{many(len(policy_set.models), 'model')} of device. A tenant is a team that shares an allowance; a "
-                "namespace is a named area of the cluster in which its programs run; a model is a kind of device."
+                "namespace is a named area of the cluster in which its programs run; a model is a kind of device; "
+                "name@7 is version 7 of a policy. What a change means is another page: dra-gate policy diff OLD NEW."
             ),
             *_overview(policy_set),
             *_never(policy_set),
@@ -83,14 +84,15 @@ def _never(policy_set: PolicySet) -> Iterator[Part]:
     yield Paragraph(
         "None of this happens in a namespace that the cluster's operators have put under the gate in mode enforce. "
         "Which ones those are is a mark on the namespace and stands in no policy file: ask the operators for the list. "
-        "The end of this page says who is not judged, and what is known of programs that hold no device."
+        "The end of this page says which exceptions there are, who is not judged, and what is known of programs that "
+        "hold no device."
     )
     owned = len(policy_set.tenant_by_namespace)
     items = [
         f"A namespace other than the {owned} named below gets a device. What belongs to no tenant is refused.",
         "A program gets a model that is not in its tenant's list, even when nothing else is free. It waits instead.",
-        "A fallback breaks a condition. Conditions hold for every choice, the last one included; a device that does "
-        "not say what a condition asks for counts as breaking it.",
+        "A later choice breaks a condition. Conditions hold for every choice, the last one included; a device that "
+        "does not say what a condition asks for counts as breaking it.",
         f"One program (container) gets devices of two models, or more than {MAX_DEVICES}.",
         "A request goes around the policy: for a part of a device, for a device by another name, or with a claim that "
         "somebody wrote by hand. It is refused, with the reason and what to do instead.",
@@ -101,7 +103,7 @@ def _never(policy_set: PolicySet) -> Iterator[Part]:
         refs = _policies(tenant)
         said: dict[str, list[PolicyRef]] = {}
         for ref in refs:
-            for _, sentence in never(policy_set.policies[ref].constraints):
+            for _, sentence in promises(policy_set.policies[ref]):
                 said.setdefault(sentence, []).append(ref)
         shown = [
             sentence if len(under) == len(refs) else f"Under {listed(map(str, under))} only: {sentence}"
@@ -131,7 +133,7 @@ def _tenant(tenant: Tenant, policy_set: PolicySet) -> Iterator[Part]:
     yield Heading(3, "Never given up")
     yield from _conditions(policy)
     yield Heading(3, "Limits")
-    yield Items(tuple(_limits(tenant)))
+    yield Items(tuple(_limits(tenant, policy)))
     others: Mapping[PolicyRef, list[str]] = {
         ref: where for ref, where in _policies(tenant).items() if ref != tenant.policy
     }
@@ -139,7 +141,7 @@ def _tenant(tenant: Tenant, policy_set: PolicySet) -> Iterator[Part]:
         yield Heading(3, "Other versions in use")
         yield Items(tuple(_version(ref, where, tenant, policy_set) for ref, where in others.items()))
         for ref in others:
-            yield from map(Listing, policy_set.policies[ref].constraints.cel)
+            yield from map(Listing, own_conditions(policy_set.policies[ref]))
 
 
 def _choices(policy: DevicePolicy, policy_set: PolicySet) -> Iterator[tuple[str, str, str]]:
@@ -150,12 +152,12 @@ def _choices(policy: DevicePolicy, policy_set: PolicySet) -> Iterator[tuple[str,
 
 
 def _conditions(policy: DevicePolicy) -> Iterator[Part]:
-    said = tuple(sentence for _, sentence in never(policy.constraints))
+    said = tuple(sentence for _, sentence in promises(policy))
     yield Items(said) if said else Paragraph("No condition: any device of these models may be given.")
-    yield from map(Listing, policy.constraints.cel)
+    yield from map(Listing, own_conditions(policy))
 
 
-def _limits(tenant: Tenant) -> Iterator[str]:
+def _limits(tenant: Tenant, policy: DevicePolicy) -> Iterator[str]:
     yield from limits(tenant.quota)
     if tenant.quota.devices is not None or tenant.quota.models:
         yield (
@@ -164,6 +166,9 @@ def _limits(tenant: Tenant) -> Iterator[str]:
             else "What would go above is to wait for its turn (written down; not enforced yet: it is refused)."
         )
         yield "A program that may get one of several models counts as what it asked for until it has its devices."
+    if policy.companions:
+        beside = listed(one.name for one in policy.companions)
+        yield f"At most {many(policy.max_devices, 'device')} for one program; {beside} beside them count as none."
     if tenant.weight is not None:
         yield f"When devices are scarce its share has weight {tenant.weight} (written down; not enforced yet)."
 
@@ -175,12 +180,24 @@ def _version(ref: PolicyRef, namespaces: list[str], tenant: Tenant, policy_set: 
     else:
         how = f"Kept: programs that name policy {ref} still get what it says."
     differences = against(policy_set, tenant.policy, ref)
-    same = f" It gives the same as {tenant.policy}."
-    return how + (f" Against {tenant.policy}: {'; '.join(map(_said, differences))}." if differences else same)
+    if not differences:
+        return f"{how} It gives the same as {tenant.policy}."
+    return f"{how} {' '.join(_against(tenant.policy, ref, policy_set, differences))}"
 
 
-def _said(difference: Difference) -> str:
-    return f"{difference.what} {difference.before} → {difference.after} ({difference.effect}: {difference.why})"
+def _against(usual: PolicyRef, ref: PolicyRef, policy_set: PolicySet, found: Iterable[Difference]) -> Iterator[str]:
+    """What `ref` says otherwise than `usual`: conditions in the words of this page, the rest by its files' word."""
+    old, new = ([said for _, said in promises(policy_set.policies[one])] for one in (usual, ref))
+    if more := [said for said in new if said not in old]:
+        yield f"It adds: {' '.join(more)}"
+    if less := [said for said in old if said not in new]:
+        yield f"It does not say: {' '.join(less)}"
+    for one in found:
+        if label := _WORDS.get(one.what):
+            yield f"{label}: {one.before} → {one.after} ({one.why})."
+
+
+_WORDS = {"serves": "Requests that are answered", "candidates": "Models", "cel": "Conditions of its own"}
 
 
 # -- exceptions -------------------------------------------------------------------------------------------------------
@@ -191,8 +208,11 @@ def _exceptions(policy_set: PolicySet) -> Iterator[Part]:
     if not policy_set.exceptions:
         yield Paragraph("There are none: every rule holds for every tenant.")
         return
+    yield Paragraph(
+        "What a rule refuses stands in docs/reference/reasons.md. After its last day an exception counts no more."
+    )
     rows = tuple((one.name, said(one), one.reason, one.ticket, one.approver) for one in policy_set.exceptions)
-    yield Table(("Exception", "What does not count, where, until when", "Why", "Asked for in", "Approved by"), rows)
+    yield Table(("Exception", "What does not hold, where, until when", "Why", "Asked for in", "Approved by"), rows)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_gate import cel
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
-from dra_gate.policy.compile import words
+from dra_gate.policy.compile import companion_words, words
 from dra_gate.policy.drivers import DRIVERS
-from dra_gate.policy.model import Constraints, DevicePolicy, Model, Place, PolicySet
+from dra_gate.policy.model import Companion, Constraints, DevicePolicy, Model, Place, PolicySet
 from dra_gate.policy.published import Published, published_devices
+from dra_gate.policy.words import companion_word
 
 SOON_DAYS = 14  # so long before its end an exception is warned about
 _SHOWN = 4  # names that one message lists
@@ -89,6 +90,7 @@ class _Lint:
         self._cluster = cluster
         self._nodes = None if cluster.nodes is None else {_name(node): node for node in cluster.nodes}
         self._devices, self._problems = published_devices(cluster.slices, self._nodes, cluster.taint_rules)
+        self._by_class: dict[str, list[Published]] = {}
         self._programs: dict[str, cel.Program] = {}
         self._findings: list[Finding] = []
         self._failures: set[tuple[str, str]] = set()
@@ -98,9 +100,8 @@ class _Lint:
             self._add("warning", "POOL", None, problem)
         if self._nodes is None and self._devices:
             self._add("note", "NO_NODES", None, "no Node is given: node health and node labels are not judged")
-        by_class = {name: self._of_class(name) for name in {m.device_class for m in self._set.models.values()}}
         by_model = {
-            model.name: [d for d in by_class[model.device_class] if self._holds_all(model, Constraints(), d)]
+            model.name: [d for d in self._of_class(model) if self._holds_all(model, Constraints(), d)]
             for model in self._set.models.values()
         }
         for model in self._set.models.values():
@@ -112,29 +113,48 @@ class _Lint:
         return self._findings
 
     def offered(self, policy: DevicePolicy) -> list[tuple[str, Published, str]]:
+        beside = [
+            (one, [device for device in self._of_companion(one) if not device.unhealthy]) for one in policy.companions
+        ]
         return [
-            (name, device, self._word(policy, model, device) or "")
+            (name, device, self._word(policy, model, device, beside) or "")
             for name in policy.candidates
             for model in (self._set.models[name],)
-            for device in self._of_class(model.device_class)
+            for device in self._of_class(model)
             if self._holds_all(model, Constraints(), device)
         ]
 
     def _add(self, severity: str, code: str, place: Place | None, message: str) -> None:
         self._findings.append(Finding(severity, code, place, message))
 
-    def _of_class(self, name: str) -> list[Published]:
-        """The devices that the DeviceClass accepts; all of them when classes are not known."""
+    def _of_class(self, whose: Model | Companion) -> list[Published]:
+        """The devices that its DeviceClass accepts; all of them when classes are not known."""
         if self._cluster.classes is None:
             return self._devices
-        place = next(model.place for model in self._set.models.values() if model.device_class == name)
-        found = next((one for one in self._cluster.classes if _name(one) == name), None)
+        name, place = whose.device_class, whose.place
+        if name not in self._by_class:
+            self._by_class[name] = self._accepted(name, place)
+        return self._by_class[name]
+
+    def _accepted(self, name: str, place: Place) -> list[Published]:
+        found = next((one for one in self._cluster.classes or () if _name(one) == name), None)
         if found is None:
             why = "a claim that names it waits for ever, even with a free device of an earlier candidate"
             self._add("error", "CLASS_MISSING", place, f"there is no DeviceClass {name}: {why}")
             return []
         expressions = [text(at(selector, "cel", "expression")) for selector in sequence(at(found, "spec", "selectors"))]
         return [d for d in self._devices if all(self._holds(e, d, place, f"DeviceClass {name}") for e in expressions)]
+
+    def _of_companion(self, companion: Companion) -> list[Published]:
+        """The devices that may be given as it, wherever they are."""
+        return [device for device in self._of_class(companion) if self._against(companion, device) is None]
+
+    def _against(self, companion: Companion, device: Published) -> str | None:
+        """The first word of the companion that turns the device away, or None."""
+        for word, expression in companion_words(companion):
+            if not self._holds(expression, device, companion.place, f"companion {companion.name}"):
+                return word
+        return None
 
     def _holds_all(self, model: Model, constraints: Constraints, device: Published) -> bool:
         return self._turned_away(model, constraints, device) is None
@@ -243,12 +263,16 @@ class _Lint:
 
     def _policy(self, policy: DevicePolicy, by_model: Mapping[str, list[Published]]) -> None:
         usable = 0
+        beside = [(companion, self._of_companion(companion)) for companion in policy.companions]
+        for companion, fitting in beside:
+            self._companion(policy, companion, fitting)
         for name in policy.candidates:
             model, devices = self._set.models[name], by_model[name]
             if not devices:
                 continue  # said once, of the model
-            turned_away = Counter(self._word(policy, model, device) or "" for device in devices)
-            kept = [d for d in devices if self._word(policy, model, d) is None]
+            words_against = [(device, self._word(policy, model, device, beside)) for device in devices]
+            turned_away = Counter(word or "" for _, word in words_against)
+            kept = [device for device, word in words_against if word is None]
             usable += len(kept)
             if not kept:
                 message = (
@@ -259,24 +283,77 @@ class _Lint:
             elif all(d.unhealthy for d in kept) and not all(d.unhealthy for d in devices):
                 message = f"candidate {name} of {policy.ref} matches only unhealthy devices: {_reasons(kept)}"
                 self._add("warning", "CANDIDATE_UNHEALTHY", policy.place, message)
+            whose = f"candidate {name} of {policy.ref}"
             for attribute in policy.constraints.same_attribute:
-                domain, _, identifier = attribute.partition("/")
-                lacking = [d for d in kept if identifier not in d.device.attributes.get(domain, {})]
-                if lacking:
-                    message = (
-                        f"candidate {name} of {policy.ref}: {attribute} is missing on {len(lacking)} of "
-                        f"{_many(len(kept), 'device')}, which requests for several devices never get"
-                    )
-                    self._add("warning", "ATTRIBUTE_MISSING", policy.place, message)
+                never = "which requests for several devices never get"
+                self._attribute(attribute, kept, whose, policy.place, never)
+            own = [
+                device for device, _ in words_against if self._turned_away(model, policy.constraints, device) is None
+            ]
+            for companion in policy.companions:
+                for attribute in companion.same_attribute:
+                    self._attribute(attribute, own, whose, companion.place, f"which never get {companion.name}")
         if not usable and self._devices:
             self._add("error", "POLICY_MATCHES_NOTHING", policy.place, f"no published device meets {policy.ref}")
 
-    def _word(self, policy: DevicePolicy, model: Model, device: Published) -> str | None:
+    def _companion(self, policy: DevicePolicy, companion: Companion, fitting: list[Published]) -> None:
+        whose = f"companion {companion.name} of {policy.ref}"
+        if not fitting:
+            devices = [device for device in self._of_class(companion) if device.driver == companion.driver]
+            against = Counter(self._against(companion, device) or "" for device in devices)
+            reasons = f": turned away by {_counts(against)}" if against else f" that {companion.driver} publishes"
+            message = (
+                f"{whose} matches none of the {_many(len(devices), 'device')} of {companion.device_class}{reasons}"
+            )
+            self._add("warning", "COMPANION_MATCHES_NOTHING", companion.place, message)
+        elif all(device.unhealthy for device in fitting):
+            message = f"{whose} matches only unhealthy devices: {_reasons(fitting)}"
+            self._add("warning", "COMPANION_UNHEALTHY", companion.place, message)
+        for attribute in companion.same_attribute:
+            self._attribute(attribute, fitting, whose, companion.place, "which are never given")
+
+    def _attribute(self, attribute: str, devices: list[Published], whose: str, place: Place, cost: str) -> None:
+        lacking = [device for device in devices if _value(attribute, device) is None]
+        if lacking:
+            missing = f"{attribute} is missing on {len(lacking)} of {_many(len(devices), 'device')}"
+            self._add("warning", "ATTRIBUTE_MISSING", place, f"{whose}: {missing}, {cost}")
+
+    def _word(
+        self,
+        policy: DevicePolicy,
+        model: Model,
+        device: Published,
+        beside: Sequence[tuple[Companion, list[Published]]],
+    ) -> str | None:
+        """The first word of the policy that turns the device away; `beside` are the devices that each companion takes.
+
+        Companions come last. What several accelerators of one container must agree on is not looked at.
+        """
         word = self._turned_away(model, policy.constraints, device)
-        if word is not None or not policy.constraints.nodes or self._nodes is None or not device.node:
+        if word is None and policy.constraints.nodes and self._nodes is not None and device.node:
+            labels = mapping(at(self._nodes.get(device.node), "metadata", "labels"))
+            word = None if policy.constraints.nodes.items() <= labels.items() else "nodes"
+        if word is not None:
             return word
-        labels = mapping(at(self._nodes.get(device.node), "metadata", "labels"))
-        return None if policy.constraints.nodes.items() <= labels.items() else "nodes"
+        for companion, fitting in beside:
+            if sum(_agree(companion, device, other) for other in fitting) < companion.count:
+                return companion_word(companion)
+        return None
+
+
+def _agree(companion: Companion, device: Published, other: Published) -> bool:
+    """Whether `other` can come as the companion of `device`: both on one node, and with what must be equal on both."""
+    if device.node and other.node and device.node != other.node:
+        return False
+    return all(
+        (value := _value(attribute, device)) is not None and value == _value(attribute, other)
+        for attribute in companion.same_attribute
+    )
+
+
+def _value(attribute: str, device: Published) -> object:
+    domain, _, identifier = attribute.partition("/")
+    return device.device.attributes.get(domain, {}).get(identifier)
 
 
 def _name(obj: Object) -> str:

@@ -16,16 +16,19 @@ from dra_gate.cel import check
 from dra_gate.kube.pod import IMPLICIT_PREFIX
 from dra_gate.kube.quantity import Quantity, QuantityError
 from dra_gate.kube.semver import Semver, SemverError
-from dra_gate.policy.compile import content_digest
+from dra_gate.kube.workload import owner_of_pods, senders
+from dra_gate.policy.compile import content_digest, floor_on
 from dra_gate.policy.documents import Document, Path
 from dra_gate.policy.drivers import DRIVERS, STANDARD_DOMAIN, driver_of_class
 from dra_gate.policy.errors import PolicyError, PolicyWarning
 from dra_gate.policy.model import (
     EXCEPTABLE,
     MAX_CANDIDATES,
+    MAX_DEVICES,
     NEVER_GATED,
     OTHERS,
     Canary,
+    Companion,
     Constraints,
     DevicePolicy,
     Model,
@@ -156,15 +159,18 @@ def read_policy(document: Document, models: Mapping[str, Model] | None, findings
     _check_serves(document, findings)
     constraints = _read_constraints(document, spec.get("constraints", {}), findings)
     candidates = tuple(spec["candidates"])
+    companions = _read_companions(document, models or {}, findings)
     if models is not None:
         candidates = _expand(document, candidates, constraints, models, findings)
         _check_words(document, candidates, models, findings)
+        _check_agreement(document, candidates, models, findings)
         _warn_about_floors(document, candidates, constraints, models, findings)
     return DevicePolicy(
         ref=PolicyRef(raw["metadata"]["name"], raw["metadata"]["version"]),
         serves=tuple(spec["serves"]),
         candidates=candidates,
         constraints=constraints,
+        companions=companions,
         digest=content_digest(raw),
         place=document.at(()),
     )
@@ -217,6 +223,101 @@ def _read_constraints(document: Document, raw: Mapping[str, Any], findings: Find
         nodes=dict(raw.get("nodes", {})),
         cel=tuple(raw.get("cel", ())),
     )
+
+
+def _read_companions(document: Document, models: Mapping[str, Model], findings: Findings) -> tuple[Companion, ...]:
+    """The companions, but those whose driver is not known. Findings tell what `models` have against the others."""
+    path: Path = ("spec", "companions")
+    companions: list[Companion] = []
+    named: dict[str, Place] = {}
+    devices = 0
+    for index, raw in enumerate(_mapping(document)["spec"].get("companions", ())):
+        here = (*path, index)
+        devices += raw.get("count", 1)
+        _check_no_accelerator(document, here, raw, models, findings)
+        place = document.at(here)
+        if (first := named.setdefault(raw["name"], place)) is not place:
+            message = f"companion {raw['name']} is there twice"
+            findings.error(document.at((*here, "name")), message, f"the first one is at {first}")
+        if (driver := raw.get("driver") or driver_of_class(raw["deviceClassName"])) is None:
+            continue
+        companion = Companion(
+            name=raw["name"],
+            device_class=raw["deviceClassName"],
+            driver=driver,
+            count=raw.get("count", 1),
+            minimum=_floors(document, (*here, "minimum"), raw.get("minimum", {}), driver, findings),
+            same_attribute=tuple(raw.get("sameAttribute", ())),
+            cel=tuple(raw.get("cel", ())),
+            place=place,
+        )
+        for number, _ in enumerate(companion.cel):
+            _check_cel(document, (*here, "cel", number), findings)
+        companions.append(companion)
+    if devices >= MAX_DEVICES:
+        findings.error(
+            document.at(path),
+            f"{devices} companions for one container leave no room for an accelerator",
+            f"a claim takes {MAX_DEVICES} devices in all; ask for fewer",
+        )
+    return tuple(companions)
+
+
+def _check_no_accelerator(
+    document: Document, path: Path, raw: Mapping[str, Any], models: Mapping[str, Model], findings: Findings
+) -> None:
+    """An accelerator as companion would be in no order and count against no quota."""
+    device_class = raw["deviceClassName"]
+    driver = raw.get("driver") or driver_of_class(device_class)
+    of_class = next((model.name for model in models.values() if model.device_class == device_class), None)
+    of_driver = next((model.name for model in models.values() if model.driver == driver), None)
+    remedy = "a companion is no accelerator: leave it out, and let containers ask for more devices"
+    if of_class is not None:
+        message = f"DeviceClass {device_class} gives model {of_class} of the catalogue"
+        findings.error(document.at((*path, "deviceClassName")), message, remedy)
+    elif driver is None:
+        message = f"no driver table knows DeviceClass {device_class}"
+        findings.error(
+            document.at((*path, "deviceClassName")), message, "add driver: with the name of the DRA driver behind it"
+        )
+    elif of_driver is not None:
+        where = document.at((*path, "driver" if "driver" in raw else "deviceClassName"))
+        findings.error(where, f"driver {driver} publishes model {of_driver} of the catalogue", remedy)
+
+
+def _floors(
+    document: Document, path: Path, raw: Mapping[str, Any], driver: str, findings: Findings
+) -> dict[tuple[str, str], Quantity]:
+    floors: dict[tuple[str, str], Quantity] = {}
+    for key in raw:
+        domain, _, name = key.rpartition("/")
+        domain = domain or driver
+        floor = _quantity(document, (*path, key), findings)
+        place = document.key_at((*path, key))
+        if floor is not None and check(floor_on(domain, name, floor)):
+            findings.error(place, f"{name} is a word of CEL, which cannot ask for it", "ask for another capacity")
+        elif (domain, name) in floors:
+            message = f"capacity {name} of {domain} is there twice"
+            findings.error(place, message, "keep one: a name without domain is the driver's own")
+        elif floor is not None:
+            floors[domain, name] = floor
+    return floors
+
+
+def _check_agreement(
+    document: Document, candidates: tuple[str, ...], models: Mapping[str, Model], findings: Findings
+) -> None:
+    """Attributes on which companion and accelerators are to agree, but which a driver of theirs does not publish."""
+    drivers: dict[str, str] = {}
+    for name in candidates:
+        drivers.setdefault(models[name].driver, f"candidate {name}")
+    for index, raw in enumerate(_mapping(document)["spec"].get("companions", ())):
+        own = raw.get("driver") or driver_of_class(raw["deviceClassName"])
+        both = {**drivers, **({own: f"companion {raw['name']}"} if own is not None else {})}
+        for number, attribute in enumerate(raw.get("sameAttribute", ())):
+            _check_published(
+                document, ("spec", "companions", index, "sameAttribute", number), attribute, both, findings
+            )
 
 
 def _expand(
@@ -315,6 +416,9 @@ def _check_words(
     drivers: dict[str, str] = {}
     for name in candidates:
         drivers.setdefault(models[name].driver, name)
+    for index, attribute in enumerate(raw.get("sameAttribute", ())):
+        whose = {driver: f"candidate {model}" for driver, model in drivers.items()}
+        _check_published(document, (*path, "sameAttribute", index), attribute, whose, findings)
     for driver_name, model in drivers.items():
         driver = DRIVERS.get(driver_name)
         for word in ("memory", "driverVersion", "architectures", "wholeDevice"):
@@ -324,14 +428,21 @@ def _check_words(
                     f"driver {driver_name} of candidate {model} publishes nothing that {word} could ask for",
                     f"take {model} out of the candidates (name them instead of others), or leave {word} out",
                 )
-        for index, attribute in enumerate(raw.get("sameAttribute", ())):
-            if driver is not None and not driver.publishes(attribute):
-                known = ", ".join(sorted(driver.standard)) or f"none of {STANDARD_DOMAIN}"
-                findings.error(
-                    document.at((*path, "sameAttribute", index)),
-                    f"driver {driver_name} of candidate {model} does not publish {attribute}",
-                    f"it publishes {known} and attributes of its own, {driver_name}/…",
-                )
+
+
+def _check_published(
+    document: Document, path: Path, attribute: str, whose: Mapping[str, str], findings: Findings
+) -> None:
+    """`whose` says what each driver by name is wanted for. Of a driver without a table nothing is known."""
+    for name, wanted_for in whose.items():
+        driver = DRIVERS.get(name)
+        if driver is not None and not driver.publishes(attribute):
+            known = ", ".join(sorted(driver.standard)) or f"none of {STANDARD_DOMAIN}"
+            findings.error(
+                document.at(path),
+                f"driver {name} of {wanted_for} does not publish {attribute}",
+                f"it publishes {known} and attributes of its own, {name}/…",
+            )
 
 
 def read_tenant(
@@ -434,6 +545,8 @@ def read_exception(document: Document, namespaces: Mapping[str, str] | None, fin
                 f"namespace {namespace} belongs to no tenant",
                 "name a tenant's namespace: in others no rule holds that an exception could be from",
             )
+    if "owner" in spec and "users" not in spec:
+        _check_owner(document, spec["owner"]["kind"], findings)
     try:
         expires = (dt.date.fromisoformat(spec["expires"]) - dt.date(1970, 1, 1)).days
     except ValueError:
@@ -455,6 +568,18 @@ def read_exception(document: Document, namespaces: Mapping[str, str] | None, fin
     )
 
 
+def _check_owner(document: Document, kind: str, findings: Findings) -> None:
+    """Finds owners that nobody vouches for: who creates Pods may write any owner into them."""
+    if senders(kind):
+        return
+    if (owner := owner_of_pods(kind)) is not None:
+        what, remedy = f"Pods of a {kind} name a {owner}", f"write kind: {owner}, and the name with -* at its end"
+    else:
+        what = f"it is not known who creates the Pods of a {kind}, and anybody may write that owner into a Pod"
+        remedy = "add users: with the account of that kind's controller"
+    findings.error(document.at(("spec", "owner", "kind")), what, remedy)
+
+
 def _order(ref: PolicyRef) -> tuple[str, int]:
     return ref.name, ref.version
 
@@ -464,10 +589,15 @@ def _policy_ref(text: str) -> PolicyRef:
     return PolicyRef(name, int(version))
 
 
-def _quantity(document: Document, path: Path, findings: Findings) -> Quantity | None:
+def _value(document: Document, path: Path) -> Any:
     value: Any = document.value
     for step in path:
         value = value[step]
+    return value
+
+
+def _quantity(document: Document, path: Path, findings: Findings) -> Quantity | None:
+    value = _value(document, path)
     try:
         quantity = Quantity.parse(value)
     except QuantityError:
@@ -481,10 +611,7 @@ def _quantity(document: Document, path: Path, findings: Findings) -> Quantity | 
 
 def _check_cel(document: Document, path: Path, findings: Findings) -> None:
     """What the API server or the scheduler would refuse or stumble over in an own expression, at its place."""
-    value: Any = document.value
-    for step in path:
-        value = value[step]
-    for problem in check(value):
+    for problem in check(_value(document, path)):
         place = document.texts[path].place(problem.line, problem.column)
         findings.error(place, f"CEL ({problem.kind}): {problem.message}", "")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from dra_gate.kube.quantity import Quantity
 from dra_gate.kube.semver import Semver
+from dra_gate.kube.workload import senders
 
 # Rules that an exception may name: those that judge what people write. The others are what the gate itself does.
 EXCEPTABLE = (
@@ -77,6 +78,25 @@ class Constraints:
 
 
 @dataclass(frozen=True, slots=True)
+class Companion:
+    """Further devices in the same claim: a network card beside the accelerators. No accelerator itself: its driver is
+    none of the catalogue's, so that it is in no order and counts against no quota.
+
+    `minimum` are floors on published capacities by their names, each with its domain; `same_attribute` is what it and
+    all accelerators of the container agree on.
+    """
+
+    name: str
+    device_class: str
+    driver: str
+    count: int
+    minimum: Mapping[tuple[str, str], Quantity]  # by domain and name
+    same_attribute: tuple[str, ...]
+    cel: tuple[str, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyRef:
     """A policy at a version, written `name@version`."""
 
@@ -98,8 +118,14 @@ class DevicePolicy:
     serves: tuple[str, ...]
     candidates: tuple[str, ...]
     constraints: Constraints
+    companions: tuple[Companion, ...]
     digest: str
     place: Place
+
+    @property
+    def max_devices(self) -> int:
+        """The most accelerators that one container can get: companions take up room in the claim too."""
+        return MAX_DEVICES - sum(companion.count for companion in self.companions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +216,8 @@ class Settings:
 class PolicyException:
     """What may pass some rules all the same. `owner` is a kind and a name, `*` at its end for any ending.
 
-    `expires` is the last day, in days since 1970-01-01 UTC, on which it counts.
+    Who creates Pods may write any owner into them, so an owner counts only in Pods that its kind's controller creates,
+    or one of `users`. `expires` is the last day, in days since 1970-01-01 UTC, on which it counts.
     """
 
     name: str
@@ -208,9 +235,14 @@ class PolicyException:
         """Whether a finding of `rule` is let pass for a Pod of these owners (kind, name) that `user` creates."""
         if rule not in self.rules or namespace not in self.namespaces or day > self.expires:
             return False
-        if self.users and user not in self.users:
+        if (self.users or self.owner is not None) and user not in self.creators:
             return False
         return self.owner is None or any(_is_owner(self.owner, found) for found in owners)
+
+    @property
+    def creators(self) -> tuple[str, ...]:
+        """By whom a Pod has to be created: `users`, else the owner's controller; empty without either: by anybody."""
+        return self.users or (senders(self.owner[0]) if self.owner is not None else ())
 
 
 def _is_owner(wanted: tuple[str, str], found: tuple[str, str]) -> bool:

@@ -112,9 +112,9 @@ def _drivers() -> Iterator[str]:
         yield f"| {word} | " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     yield ""
     yield (
-        f"A claim has at most {MAX_CANDIDATES} candidates and {MAX_DEVICES} devices (resource.k8s.io/v1). "
-        "DeviceClasses of other drivers need `driver:` and `selector:` in the model; constraints then are `cel`, "
-        "`sameAttribute` and `nodes`.\n"
+        f"A claim has at most {MAX_CANDIDATES} candidates and {MAX_DEVICES} devices, companions among them "
+        "(resource.k8s.io/v1). DeviceClasses of other drivers need `driver:` and `selector:` in the model; constraints "
+        "then are `cel`, `sameAttribute` and `nodes`.\n"
     )
 
 

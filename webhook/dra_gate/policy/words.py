@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dra_gate.kube.quantity import Quantity
-from dra_gate.policy.model import Constraints, Model, Quota
+from dra_gate.policy.model import Companion, Constraints, DevicePolicy, Model, Quota
 
 _GB = 10**9
 _SHARED = {  # KEP-4381 and KEP-6072
@@ -28,6 +28,29 @@ def many(count: int, one: str, more: str = "") -> str:
 def size(quantity: Quantity) -> str:
     """An amount of memory as written, and in the unit that data sheets use."""
     return f"{quantity} ({float(quantity.value) / _GB:.1f} GB)"
+
+
+def promises(policy: DevicePolicy) -> Iterator[tuple[str, str]]:
+    """What holds whichever candidate is given, one sentence for each constraint word and each companion."""
+    yield from never(policy.constraints)
+    for one in policy.companions:
+        yield companion_word(one), companion(one)
+
+
+def companion_word(one: Companion) -> str:
+    """What a device is turned away by that has no such companion beside it."""
+    return f"companion {one.name}"
+
+
+def companion(one: Companion) -> str:
+    """What a program gets beside its devices. Own CEL is told by its presence only."""
+    limits = [f"at least {floor} of {name}" for (_, name), floor in one.minimum.items()]
+    if one.cel:
+        limits.append(f"meeting {many(len(one.cel), 'condition')} of the policy's own, below")
+    which = f"{many(one.count, 'device')} of class {one.device_class} ({', '.join([one.name, *limits])})"
+    beside = [_SHARED.get(attribute, f"have the same {attribute}") for attribute in one.same_attribute]
+    together = f"; it and all devices of the program {listed(beside)}" if beside else ""
+    return f"Every program also gets {which}{together}; otherwise it waits."
 
 
 def never(constraints: Constraints) -> Iterator[tuple[str, str]]:
@@ -63,6 +86,13 @@ def model_facts(model: Model) -> str:
     if model.architecture is not None:
         found.append(f"architecture {model.architecture}")
     return ", ".join(found)
+
+
+def own_conditions(policy: DevicePolicy) -> Iterator[str]:
+    """The policy's own CEL, as it stands in the file."""
+    yield from policy.constraints.cel
+    for one in policy.companions:
+        yield from one.cel
 
 
 def limits(quota: Quota) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dra_gate import __version__
 from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, Facts
 from dra_gate.fairness.charge import NOTHING
-from dra_gate.policy.model import MAX_DEVICES, PolicyRef, Tenant
+from dra_gate.policy.model import PolicyRef, Tenant
 from dra_gate.server.app import Decision
 from dra_gate.server.log import timestamp
 from dra_gate.server.metrics import CONTENT_TYPE
@@ -256,8 +256,7 @@ def _tenant(tenant: Tenant, facts: Facts) -> dict[str, Any]:
 
 
 def _present(tenant: Tenant, namespace: str, ref: PolicyRef, facts: Facts) -> int:
-    names = (facts.index.for_count(tenant.name, ref, count).name for count in range(1, MAX_DEVICES + 1))
-    return sum((namespace, name) in facts.templates for name in names)
+    return sum((namespace, template.name) in facts.templates for template in facts.index.of(tenant.name, ref))
 
 
 def _templates(tenant: Tenant, facts: Facts) -> list[dict[str, Any]]:
@@ -266,8 +265,7 @@ def _templates(tenant: Tenant, facts: Facts) -> list[dict[str, Any]]:
     refs = dict.fromkeys(ref for namespace in tenant.namespaces for ref in tenant.valid_refs(namespace))
     for ref in refs:
         allowed = [namespace for namespace in tenant.namespaces if ref in tenant.valid_refs(namespace)]
-        for count in range(1, MAX_DEVICES + 1):
-            template = facts.index.for_count(tenant.name, ref, count)
+        for template in facts.index.of(tenant.name, ref):
             present = [namespace for namespace in allowed if (namespace, template.name) in facts.templates]
             if present:
                 rows.append({"template": template, "namespaces": present})

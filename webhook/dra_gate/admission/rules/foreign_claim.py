@@ -27,7 +27,7 @@ def _check(context: Context) -> Iterator[Finding]:
         problem = _problem(entry, valid, context)
         harmless = None if problem else source
         if problem:
-            yield RULE.finding(f"spec.resourceClaims[{index}]", problem)
+            yield RULE.finding(f"spec.resourceClaims[{index}]", problem, remedy=context.or_by_companions(RULE.remedy))
 
 
 def _problem(entry: Object, valid: tuple[PolicyRef, ...], context: Context) -> str:

@@ -50,6 +50,7 @@ def _check(context: Context) -> Iterator[Finding]:
         yield RULE.finding(
             f"{path}.devices.requests",
             f"request {reached.request} can give a gated device outside the tenant's templates: {reached.why}",
+            remedy=context.or_by_companions(RULE.remedy),
         )
 
 

@@ -15,8 +15,8 @@ from dra_gate.policy.compile import Template
 def charge_of(templates: Iterable[Template]) -> Charge:
     """The worst case of the given compiled templates, one for each distinct claim of a Pod.
 
-    Equal to the sum of `claim_charge` over their specs, which say the same at a hundred times the cost: every
-    alternative is one model, and all ask for `count` devices.
+    Every alternative is one model, and all ask for `count` devices; companions cost nothing. The sum of `claim_charge`
+    over their first requests says the same at a hundred times the cost.
     """
     devices, models = 0, dict[str, int]()
     for template in templates:

@@ -14,6 +14,7 @@ from dra_gate.admission.signs import DRA_GROUP, Sign
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import Object, at
 from dra_gate.policy.compile import Template
+from dra_gate.policy.words import listed, many
 
 MAX_FINDINGS = 100  # told of one object: who has a thousand mistakes in it fixes the kind, not each
 
@@ -35,6 +36,14 @@ class Context:
     def of(cls, request: Request, obj: Object, scope: Scope, facts: Facts) -> Context:
         """The context of one judgement: what several rules look up is looked up once."""
         return cls(request, obj, scope, facts, convert.tenant_templates(obj, scope, facts))
+
+    def or_by_companions(self, remedy: str) -> str:
+        """`remedy`, and what the policy gives beside devices: many a claim of one's own is written for just that."""
+        policy = self.scope.policy
+        if policy is None or not policy.companions:
+            return remedy
+        given = listed(f"{one.name} ({many(one.count, 'device')} of {one.device_class})" for one in policy.companions)
+        return f"{remedy}. Policy {policy.ref} adds {given} to the claim of every container that asks for devices"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def render_command(folder: Path, tenant: str | None, namespace: str | None, coun
       dra-gate policy render policies/ -n serving-prod -o json
     """
     policy_set = load_policies(str(folder))
-    manifests = list(_manifests(policy_set, tenant, namespace, counts or range(1, 9)))
+    manifests = list(_manifests(policy_set, tenant, namespace, counts))
     if not manifests:
         raise Failure("nothing to render: no tenant of these policies fits --tenant and --namespace")
     if output == "json":
@@ -152,8 +152,12 @@ def _manifests(
         for owned in owner.namespaces:
             if tenant in (None, owner.name) and namespace in (None, owned):
                 for ref in owner.valid_refs(owned):
-                    for count in counts:
-                        template = compile_template(owner, policy_set.policies[ref], policy_set.models, count)
+                    policy = policy_set.policies[ref]
+                    for count in counts or range(1, min(8, policy.max_devices) + 1):
+                        try:
+                            template = compile_template(owner, policy, policy_set.models, count)
+                        except ValueError as error:
+                            raise Failure(f"--count {count}: {error}") from None
                         yield template.manifest(owned)
 
 
