@@ -24,6 +24,7 @@ PROOF = Path(__file__).parents[2] / "docs" / "proofs" / "diff.md"
 MODULES = {
     "dra_gate.policy.diff": ("policy/test_diff.py", "policy/test_explain.py"),
     "dra_gate.policy.meaning": (
+        "policy/test_errors.py",
         "policy/test_load.py",
         "policy/test_explain.py",
         "policy/test_diff.py",
