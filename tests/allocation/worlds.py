@@ -1,7 +1,7 @@
 """Small clusters in few words, as the tables under cases/ write them, made into the objects of the API.
 
-slice    {name, driver: d, node | nodeSelector | allNodes | perDevice, pool: the node's name, generation: 1, of: 1,
-          devices, counters: {set: {counter: amount}}}
+slice    {name, driver: d, node | labels (of nodes) | nodeSelector | allNodes | perDevice, pool: the node's name,
+          generation: 1, of: 1, devices, counters: {set: {counter: amount}}}
 device   "name" or "name model …" in one string, or an object of the API in which `model` and `root` are attributes
 request  {name, class: gpu, count, all, admin, model, select: [CEL], tolerations, capacity, first: [the same]}
 held     {claim: name, devices: [d/pool/device], share, consumed: {name: amount}, admin}
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from allocation.oracle import Question
 from dra_gate.allocation import Snapshot, snapshot_of
 
 Object = dict[str, Any]
@@ -21,24 +20,14 @@ DRIVER = "d"
 
 def snapshot(case: Mapping[str, Any]) -> Snapshot:
     """The snapshot of a case; its claims are those that hold something."""
-    return snapshot_of(_objects(case), version=case.get("version", "v1.37.2"), gates=case.get("gates", {}))
-
-
-def question(case: Mapping[str, Any]) -> Question:
-    """The case as the scheduler's own allocator is asked about it."""
-    asked = claims(case)
-    names = tuple(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}" for claim in asked)
-    return Question((*_objects(case), *asked), names, case.get("gates", {}))
-
-
-def _objects(case: Mapping[str, Any]) -> list[Object]:
-    return [
+    objects = [
         *(_node(name, labels) for name, labels in case.get("nodes", {"n1": {}}).items()),
         *(_slice(one) for one in case.get("slices", ())),
         *(_class(name, selectors) for name, selectors in case.get("classes", {"gpu": []}).items()),
         *(_rule(number, one) for number, one in enumerate(case.get("rules", ()))),
         *(_held(one) for one in case.get("held", ())),
     ]
+    return snapshot_of(objects, version=case.get("version", "v1.37.2"), gates=case.get("gates", {}))
 
 
 def claims(case: Mapping[str, Any]) -> list[Object]:
