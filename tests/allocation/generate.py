@@ -254,7 +254,6 @@ class _Generator:
                 "value": "4",
                 "requestPolicy": {"default": "1", "validRange": rng.choice(({"min": "1", "step": "1"}, FRACTIONS))},
             }
-
         if self.odd(0.1):
             del device["capacity"]  # shared without end
 

@@ -82,6 +82,7 @@ def run(api: Api, oracle: Oracle, seeds: Iterable[int], pods: int) -> Judged:
                     judged.problems.append(f"cluster {seed}, Pod {number}: {problem}")
         finally:
             _clear(api)
+    api.delete("namespaces", NAMESPACE)
     return judged
 
 
