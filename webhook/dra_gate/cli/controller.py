@@ -77,7 +77,22 @@ def _duration(text: str) -> dt.timedelta:
     show_default=True,
     help="Of the certificate.",
 )
-@click.option("--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there, without TLS.")
+@click.option(
+    "--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics, /healthz and a page on /fleet there, without TLS."
+)
+@click.option(
+    "--decisions",
+    "decisions_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to keep decision records in, as JSON Lines.",
+)
+@click.option(
+    "--decisions-bytes",
+    type=click.IntRange(min=1 << 20),
+    default=64 << 20,
+    show_default=True,
+    help="With --decisions: the most that the folder may hold; the oldest records go first.",
+)
 def command(
     policies: Path | None,
     kubeconfig: str | None,
@@ -90,8 +105,11 @@ def command(
     ca_life: dt.timedelta,
     certificate_life: dt.timedelta,
     metrics_listen: str | None,
+    decisions_folder: Path | None,
+    decisions_bytes: int,
 ) -> None:
-    """Keep the claim templates of all tenant namespaces in place, and the Gate's status true.
+    """Keep the claim templates of all tenant namespaces in place, the Gate's status true, and say on each Pod with
+    claims which devices it got or why it waits.
 
     Replicas elect a leader by a Lease; the others keep their caches warm. The log goes to stderr, one JSON object a
     line. SIGTERM or SIGINT gives the Lease up: another replica goes on within 5 s, not after the 20 s that a crash
@@ -106,6 +124,8 @@ def command(
     from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - slow to import, and no other verb's
     from dra_gate.cluster.lease import Lease  # noqa: PLC0415
     from dra_gate.controller.certificates import CertificateController  # noqa: PLC0415
+    from dra_gate.controller.decision_log import DecisionLog  # noqa: PLC0415
+    from dra_gate.controller.decisions import DecisionController  # noqa: PLC0415
     from dra_gate.controller.gate import GateController  # noqa: PLC0415
     from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
     from dra_gate.server.log import logging_config  # noqa: PLC0415
@@ -113,6 +133,9 @@ def command(
     try:
         policy_set = None if policies is None else load(policies)
         client = Client.connect(kubeconfig, context)
+        log = None if decisions_folder is None else DecisionLog(decisions_folder, decisions_bytes)
+    except OSError as error:
+        raise Failure(f"decision records can't be kept: {error}") from None
     except PolicyErrors as errors:
         raise Failure(f"the policies can't be used\n{errors}") from None
     except ConfigError as error:
@@ -126,22 +149,33 @@ def command(
         return lease.held()
 
     controller = TemplateController(client, identity=name, leading=leading)
-    loops: list[CertificateController | GateController] = []
+    decisions = DecisionController(client, identity=name, leading=leading, log=log)
+    loops: list[CertificateController | DecisionController | GateController] = [decisions]
     if policy_set is not None:
         controller.use([policy_set])
+        decisions.use([policy_set])
     else:
-        loops.append(GateController(client, controller, identity=name, leading=leading))
+        loops.append(
+            GateController(
+                client, controller, identity=name, leading=leading, on_sets=lambda sets: decisions.use(sets.all)
+            )
+        )
     if settings is not None:
         loops.append(CertificateController(client, GATE_NAMESPACE, settings, identity=name, leading=leading))
     for loop in loops:
         controller.metrics.registry.register(loop)
+    controller.metrics.watch(decisions.caches())
 
     def lead() -> None:
         controller.activate()
         for loop in loops:
             loop.wake()
 
-    lease = Lease(client, lease_namespace, LEASE, name, on_started=lead, on_stopped=controller.deactivate)
+    def follow() -> None:
+        controller.deactivate()
+        decisions.deactivate()
+
+    lease = Lease(client, lease_namespace, LEASE, name, on_started=lead, on_stopped=follow)
 
     def problems() -> list[str]:
         wrong = [problem for loop in (controller, *loops) for problem in loop.problems()]

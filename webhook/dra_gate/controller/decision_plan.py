@@ -26,6 +26,7 @@ from dra_gate.policy.model import PolicyRef
 CONDITION = f"{DOMAIN}/DeviceAllocated"
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"  # annotation of claims that the scheduler makes
 SILENT_SECONDS = 5.0  # after these a Pod without a word from the scheduler is ours to explain
+UNSEEN_SECONDS = 60.0  # after these no scheduler seems to be responsible for it
 _MESSAGE_BYTES = 2048
 _MARK = re.compile(r" \[decision (\d{1,9})\]$")
 
@@ -264,6 +265,8 @@ def classify(pod: PodSeen, claims: Iterable[ClaimSeen | None], now: float) -> Fa
         return _scheduler_error(message)
     if status == "False" and reason == "Unschedulable":
         return _unschedulable(message)
+    if not status and now - pod.created > UNSEEN_SECONDS:
+        return Failure("no-scheduler", "infrastructure", "No scheduler has said anything about the Pod.")
     return None
 
 
