@@ -64,7 +64,8 @@ WHY = {
         "resource.k8s.io/resourceclaims list watch": "which devices a Pod was given",
         "resource.k8s.io/resourceslices list watch": "how many devices a node has, and which",
         "resource.k8s.io/resourceclaimtemplates list watch create delete": "its work",
-        "events.k8s.io/events create": "every decision, a name taken by somebody else, a set that can't be used, a failed renewal",
+        "events.k8s.io/events create": "every decision; a name taken by somebody else, a set that can't be used, a "
+        "failed renewal",
         "dra-gate.io/gates get list watch patch guard": "follows the Gate; patch: spec.accepted; get: who edited it by "
         "hand; guard: the guards let it write the Gate, its templates and the caBundle",
         "dra-gate.io/gates/status patch": "history and conditions of the Gate",

@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from dra_gate.policy.model import GATE_NAMESPACE
 
 if TYPE_CHECKING:
     from dra_gate.controller.certificate_plan import Settings
-    from dra_gate.controller.http import StatusServer
+    from dra_gate.controller.http import Page, StatusServer
 
 LEASE = "dra-gate-controller"
 _SERVICE = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
@@ -127,6 +127,7 @@ def command(
     from dra_gate.controller.decision_log import DecisionLog  # noqa: PLC0415
     from dra_gate.controller.decisions import DecisionController  # noqa: PLC0415
     from dra_gate.controller.gate import GateController  # noqa: PLC0415
+    from dra_gate.controller.pages import Pages  # noqa: PLC0415
     from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
     from dra_gate.server.log import logging_config  # noqa: PLC0415
 
@@ -181,7 +182,11 @@ def command(
         wrong = [problem for loop in (controller, *loops) for problem in loop.problems()]
         return wrong + ([] if lease.alive() else ["the election has ended"])
 
-    status = None if metrics_listen is None else _status(metrics_listen, controller.metrics.text, problems)
+    status = (
+        None
+        if metrics_listen is None
+        else _status(metrics_listen, controller.metrics.text, problems, Pages(decisions.seen).paths())
+    )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -217,13 +222,15 @@ def _certificates(
         raise click.BadParameter(str(error), param_hint="--ca-life") from None
 
 
-def _status(listen: str, metrics: Callable[[], bytes], problems: Callable[[], list[str]]) -> StatusServer:
+def _status(
+    listen: str, metrics: Callable[[], bytes], problems: Callable[[], list[str]], pages: Mapping[str, Page]
+) -> StatusServer:
     from dra_gate.controller.http import StatusServer  # noqa: PLC0415
 
     address = _LISTEN.fullmatch(listen)
     if address is None or int(address[2]) > 65535:
         raise click.BadParameter(f"{listen!r} is not ADDRESS:PORT", param_hint="--metrics-listen")
     try:
-        return StatusServer(address[1].strip("[]"), int(address[2]), metrics=metrics, problems=problems)
+        return StatusServer(address[1].strip("[]"), int(address[2]), metrics=metrics, problems=problems, pages=pages)
     except OSError as error:
         raise Failure(f"cannot listen on {listen}: {error}") from None

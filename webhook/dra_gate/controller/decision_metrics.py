@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from dra_gate.allocation.capacity import ModelCapacity
@@ -89,11 +90,18 @@ class DecisionMetrics(Collector):
             ["what", "outcome"],
             registry=None,
         )
+        self.counters: tuple[MetricWrapperBase, ...] = (
+            self._decisions, self._hits, self._requests, self._allocations, self._inversions, self._wait,
+            self._failures, self._unknown, self._bind, self._writes,
+        )  # fmt: skip
 
     def decided(self, decision: Decision, waited: float | None) -> None:
         """Count a decision that was told; `waited` seconds until it was allocated, None where it is not known."""
         record = decision.record
-        tenant, policy = record.tenant or NOBODY, record.policy or NOBODY
+        tenant = record.tenant or NOBODY
+        # Anybody may write the label of a policy, or a name for an alternative, on a claim of his own: only what the
+        # policies know is counted by name.
+        policy = record.policy if record.candidates else NOBODY
         self._decisions.labels(tenant, record.outcome).inc()
         self._hits.labels(policy).inc()
         if record.sequence == 1:
@@ -101,8 +109,7 @@ class DecisionMetrics(Collector):
                 if claim.candidates and record.candidates:
                     self._requests.labels(tenant, claim.candidates[0]).inc(claim.count)
         if record.outcome == "allocated":
-            # Names of alternatives in claims that people write are no models of ours.
-            model = record.model if record.policy and record.candidates else NOBODY
+            model = record.model if record.candidates else NOBODY
             self._allocations.labels(tenant, policy, model, str(record.rank)).inc()
             if waited is not None:
                 self._wait.labels(tenant).observe(waited)
@@ -121,10 +128,7 @@ class DecisionMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Everything."""
-        for counter in (
-            self._decisions, self._hits, self._requests, self._allocations, self._inversions, self._wait,
-            self._failures, self._unknown, self._bind, self._writes,
-        ):  # fmt: skip
+        for counter in self.counters:
             yield from counter.collect()
         standing = self._standing()
         devices = GaugeMetricFamily(

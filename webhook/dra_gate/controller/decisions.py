@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.facts import LANE_LABEL
 from dra_gate.allocation import inversion as inversions
-from dra_gate.allocation.capacity import Capacity, ModelCapacity
+from dra_gate.allocation.capacity import Capacity
 from dra_gate.allocation.inversion import Inversion, Room
 from dra_gate.allocation.record import DecisionRecord, chain, clipped, dumps
 from dra_gate.cluster import shapes
@@ -44,6 +44,7 @@ from dra_gate.controller.decision_plan import (
     read_claim,
     read_pod,
 )
+from dra_gate.controller.pages import Seen
 from dra_gate.kube.raw import Object, at, mapping, text
 from dra_gate.policy.model import PolicyRef, PolicySet
 
@@ -111,7 +112,7 @@ class DecisionController(Collector):
         self._stopping = False
         self._started = 0.0
         self._sweep_at = 0.0
-        self.recent: deque[DecisionRecord] = deque(maxlen=RECENT)
+        self._recent: deque[DecisionRecord] = deque(maxlen=RECENT)
         self.metrics = DecisionMetrics(self._standing)
         self._fleet = Fleet(self._capacity.candidates, self._capacity.model_of, self._inversion)
         capacity = self._capacity
@@ -193,10 +194,15 @@ class DecisionController(Collector):
         """The caches whose age tells something: before Kubernetes 1.37 there are no taint rules to hear of."""
         return [reflector for reflector in self.reflectors if "DeviceTaintRule" not in reflector.name]
 
-    def fleet(self) -> dict[str, ModelCapacity]:
-        """What there is by model, now."""
+    def seen(self) -> Seen:
+        """What the page shows, now."""
         with self._lock:
-            return dict(self._capacity.by_model(time.time()))
+            return Seen(
+                ready=bool(self._sets) and all(cache.synced.is_set() for cache in self.caches()),
+                models=self._capacity.by_model(time.time()),
+                doubled=self._capacity.doubled(),
+                recent=list(self._recent),
+            )
 
     # -- the cluster as seen: each runs with the lock held, in a reflector's thread ------------------------------------
 
@@ -467,7 +473,7 @@ class DecisionController(Collector):
             with self._lock:
                 progress.told = Told(decision.status, decision.reason, decision.message, record.sequence)
                 progress.refresh_at = time.monotonic() + REFRESH_SECONDS
-                self.recent.append(record)
+                self._recent.append(record)
             self.metrics.decided(decision, waited)
             if self._records is not None:
                 self._records.write(dumps(record))
