@@ -80,7 +80,9 @@ class Hold:
         return {"pod": pod, "claims": self._api.list("resourceclaims", namespace), "events": events}
 
     def _record(self, failure: Failure, evidence: Object, facts: Facts) -> None:
-        known = {k: v for k, v in dataclasses.asdict(facts).items() if v not in (None, 0.0, frozenset())}
+        known = {k: v for k, v in dataclasses.asdict(facts).items() if isinstance(v, bool)}
+        if facts.seconds:
+            known["seconds"] = facts.seconds
         if facts.taints:
             known["taints"] = sorted(facts.taints)
         content = {

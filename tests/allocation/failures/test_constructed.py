@@ -20,8 +20,13 @@ HOW = "constructed"
 
 @pytest.fixture
 def pod(api: Api, namespace: str) -> str:
-    """A Pod that no scheduler looks at."""
-    spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}
+    """A Pod with a claim, which no scheduler looks at."""
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
+    api.create(claim | {"spec": {"devices": {"requests": [request]}}}, namespace)
+    container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}
+    entries = [{"name": "gpu", "resourceClaimName": "c"}]
+    spec = {"schedulerName": "nobody", "containers": [container], "resourceClaims": entries}
     api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}, namespace)
     return "p"
 
@@ -192,6 +197,19 @@ def test_the_claim_changes_while_the_pod_is_bound(api: Api, namespace: str, pod:
     """pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go, bindClaim; a race of milliseconds."""
     write_scheduled(api, namespace, pod, "SchedulerError", f'running PreBind plugin "DynamicResources": {error}')
     hold("bind-conflict", "retryable", "wait", namespace, pod)
+
+
+@rows("claim-freed")
+def test_the_scheduler_frees_a_claim(api: Api, namespace: str, pod: str, hold: Hold) -> None:
+    """The text that test_provoked.py sees after a failed binding: it stands for milliseconds, since the claim that was
+    freed wakes the Pod.
+    """
+    message = (
+        "0/2 nodes are available: 2 resourceclaim not available on the node. deallocation of ResourceClaim completed, "
+        "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+    )
+    write_scheduled(api, namespace, pod, "Unschedulable", message)
+    hold("claim-freed", "retryable", "wait", namespace, pod)
 
 
 @rows("score-bug")
