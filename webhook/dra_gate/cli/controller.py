@@ -23,6 +23,7 @@ from dra_gate.policy.model import GATE_NAMESPACE
 if TYPE_CHECKING:
     from dra_gate.controller.certificate_plan import Settings
     from dra_gate.controller.http import StatusServer
+    from dra_gate.policy.model import Settings as PolicySettings
 
 LEASE = "dra-gate-controller"
 _SERVICE = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
@@ -77,6 +78,7 @@ def _duration(text: str) -> dt.timedelta:
     show_default=True,
     help="Of the certificate.",
 )
+@click.option("--backstop", is_flag=True, help="The backstop is installed: tell when it is missing or altered, too.")
 @click.option("--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there, without TLS.")
 def command(
     policies: Path | None,
@@ -89,9 +91,13 @@ def command(
     hosts: tuple[str, ...],
     ca_life: dt.timedelta,
     certificate_life: dt.timedelta,
+    backstop: bool,
     metrics_listen: str | None,
 ) -> None:
     """Keep the claim templates of all tenant namespaces in place, and the Gate's status true.
+
+    It also looks whether the webhook configurations and the guards are there and unchanged, and tells when they are
+    not: in its log, by an Event in namespace default, and in metric dra_gate_footing_intact.
 
     Replicas elect a leader by a Lease; the others keep their caches warm. The log goes to stderr, one JSON object a
     line. SIGTERM or SIGINT gives the Lease up: another replica goes on within 5 s, not after the 20 s that a crash
@@ -106,6 +112,7 @@ def command(
     from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - slow to import, and no other verb's
     from dra_gate.cluster.lease import Lease  # noqa: PLC0415
     from dra_gate.controller.certificates import CertificateController  # noqa: PLC0415
+    from dra_gate.controller.footing import FootingController  # noqa: PLC0415
     from dra_gate.controller.gate import GateController  # noqa: PLC0415
     from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
     from dra_gate.server.log import logging_config  # noqa: PLC0415
@@ -126,11 +133,21 @@ def command(
         return lease.held()
 
     controller = TemplateController(client, identity=name, leading=leading)
-    loops: list[CertificateController | GateController] = []
+    loops: list[CertificateController | FootingController | GateController] = []
+
+    def policy_settings() -> list[PolicySettings] | None:
+        return [policy_set.settings] if policy_set is not None else gate.settings()
+
     if policy_set is not None:
         controller.use([policy_set])
     else:
-        loops.append(GateController(client, controller, identity=name, leading=leading))
+        gate = GateController(client, controller, identity=name, leading=leading)
+        loops.append(gate)
+    called = frozenset() if settings is None else settings.names
+    footing = FootingController(
+        client, policy_settings, with_backstop=backstop, called=called, identity=name, leading=leading
+    )
+    loops.append(footing)
     if settings is not None:
         loops.append(CertificateController(client, GATE_NAMESPACE, settings, identity=name, leading=leading))
     for loop in loops:
