@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_gate.allocation.failures import CLASSES, ROWS, Facts, Failure, classify, look_again
+from dra_gate.allocation.failures import CLASSES, ROWS, Facts, Failure, classify, evidence, look_again
 from dra_gate.allocation.failures.table import Fact, load, parse_version, patterns
 
 V = "v1.37.2"
@@ -23,7 +23,7 @@ def pod(reason: str = "", message: str = "", **fields: Any) -> dict[str, Any]:
     return {"metadata": {"uid": "u"} | fields.pop("metadata", {}), "spec": fields, "status": status}
 
 
-def event(reason: str, message: str, at: str, **more: Any) -> dict[str, Any]:
+def event(reason: str, message: str, at: str = "", **more: Any) -> dict[str, Any]:
     return {"reason": reason, "message": message, "lastTimestamp": at} | more
 
 
@@ -90,6 +90,57 @@ def test_a_version_that_is_none_is_an_error(version: str) -> None:
     with pytest.raises(ValueError, match="no Kubernetes version"):
         row(pod(), version=version)
     assert parse_version("v1.37+") == (1, 37)
+
+
+PREPARE = "FailedPrepareDynamicResources"
+ALL_INVALID = "claim t/c, request r: asks for all devices, but resource pool d/p is currently invalid"
+BIND = 'running PreBind plugin "DynamicResources": '
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pod", "events", "seconds"),
+    [
+        ("class-missing", pod("SchedulerError", 'could not retrieve device class c: deviceclass "c" not found'), (), 0),
+        ("invalid-pool", pod("SchedulerError", ALL_INVALID), (), 0),
+        ("bind-conflict", pod("SchedulerError", f"{BIND}claim t/c got deallocated elsewhere in the meantime"), (), 0),
+        ("bind-conflict", pod("SchedulerError", f"{BIND}claim t/c got allocated elsewhere in the meantime"), (), 0),
+        ("bind-conflict", pod("SchedulerError", f"{BIND}claim t/c got deleted in the meantime"), (), 0),
+        ("bind-conflict", pod("SchedulerError", f"{BIND}add reservation to claim t/c: not found"), (), 0),
+        ("claim-in-use", pod("Unschedulable", "0/1 nodes are available: resourceclaim in use."), (), 0),
+        ("claim-in-use", pod("Unschedulable", "resource claim t/c is in the process of being allocated"), (), 0),
+        ("selector-fails", pod("SchedulerError", "claim t/c: selector #0: CEL compile error: x"), (), 0),
+        ("claim-too-large", pod("SchedulerError", "claim t/c, request r: exact count 99 is too large"), (), 0),
+        ("prepare-failing-for-long", pod(nodeName="n"), [event(PREPARE, "NodePrepareResources: rpc error")], 300),
+        ("refused-by-gate", None, [event("FailedCreate", "ValidatingAdmissionPolicy 'zz-dra-gate-guard-x' denied")], 0),
+        ("node-gone", pod(status={"phase": "Failed", "conditions": [
+            {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]}), (), 0),
+        ("cdi-unresolvable", pod(nodeName="n", status={"phase": "Running", "initContainerStatuses": [
+            {"lastState": {"terminated": {"reason": "CreateContainerError", "message": "unresolvable CDI devices"}}}]}),
+         (), 0),
+        ("device-unhealthy", pod(nodeName="n", status={"containerStatuses": [{}, {"allocatedResourcesStatus": [
+            {"resources": [{"health": "Healthy"}, {"health": "Unhealthy"}]}]}]}), (), 0),
+    ],
+)  # fmt: skip
+def test_other_ways_to_say_the_same(wanted: str, pod: Any, events: Any, seconds: float) -> None:
+    assert row(pod, *events, seconds=seconds) == wanted
+
+
+def test_what_is_none_of_ours() -> None:
+    waiting = {"waiting": {"reason": "CreateContainerError", "message": "no such image"}}
+    assert row(pod(nodeName="n", status={"containerStatuses": [{"state": waiting}]})) is None
+    crashed = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting CDI"}}
+    assert row(pod(nodeName="n", status={"containerStatuses": [{"state": crashed}]})) is None
+    preempted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    assert row(pod(nodeName="n", status={"conditions": [preempted]})) is None
+    assert row(pod("Unschedulable", "no idea"), seconds=31) == "scheduling-failed"
+    assert row(pod("Unschedulable", "no idea"), version="v1.34.2") == "scheduling-failed"
+
+
+def test_a_claim_that_stays_allocated_and_unbound() -> None:
+    mine = {"metadata": {"name": "c"}, "status": {"allocation": {}, "reservedFor": [{"uid": "u"}]}}
+    waiting = pod("Unschedulable", CANNOT, resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
+    assert row(waiting, claims=[mine]) is None
+    assert row(waiting, claims=[mine], seconds=900) == "binding-for-long"
 
 
 # -- stages -----------------------------------------------------------------------------------------------------------
@@ -176,6 +227,7 @@ def test_any_json_is_classified_the_same_twice(pod: Any, claims: Any, events: An
     first = classify(pod, claims, events, V, Facts())
     assert classify(pod, list(claims), list(events), V, Facts()) == first
     assert first is None or isinstance(first, Failure)
+    assert classify(evidence(pod) if pod else pod, claims, events, V, Facts()) == first
 
 
 @given(st.sampled_from(["Unschedulable", "SchedulerError"]), st.text(max_size=200))

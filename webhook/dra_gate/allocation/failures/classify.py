@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dra_gate.allocation.failures.table import (
     CLASSES,
@@ -23,6 +24,8 @@ from dra_gate.allocation.failures.table import (
 from dra_gate.kube.pod import claim_entries, is_finished
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 
+_CONDITIONS = frozenset(when.condition.type for row in ROWS for when in row.when if when.condition)
+_STATUSES = ("initContainerStatuses", "containerStatuses")
 _SPOKEN = ("Unschedulable", "SchedulerError")  # reasons of PodScheduled that the scheduler writes after an attempt
 
 
@@ -91,6 +94,26 @@ def classify(
         return None
     row = best[1]
     return Failure(row.id, row.klass, row.title, row.action, row.told, CLASSES[row.klass], row.advice, best[2])
+
+
+def evidence(pod: Object) -> Object:
+    """The part of a Pod that `classify` reads: for callers that keep many Pods. It is classified as the whole is."""
+    metadata, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    kept = {
+        "metadata": _kept(metadata, "uid", "deletionTimestamp"),
+        "spec": _kept(spec, "nodeName", "schedulingGates", "resourceClaims"),
+        "status": _kept(status, "phase", "reason", "message", "resourceClaimStatuses"),
+    }
+    conditions = [one for one in _mappings(status.get("conditions")) if one.get("type") in _CONDITIONS]
+    if conditions:
+        kept["status"]["conditions"] = [_kept(one, "type", "status", "reason", "message") for one in conditions]
+    for kind in _STATUSES:
+        containers = [
+            _kept(one, "state", "lastState", "allocatedResourcesStatus") for one in _mappings(status.get(kind))
+        ]
+        if any(containers):
+            kept["status"][kind] = containers
+    return kept
 
 
 def look_again(seconds: float) -> float | None:
@@ -221,7 +244,7 @@ def _reserved(pod: Object, claims: Mapping[str, Object]) -> bool:
 
 
 def _container_statuses(pod: Object) -> Iterator[Object]:
-    for kind in ("initContainerStatuses", "containerStatuses"):
+    for kind in _STATUSES:
         yield from _mappings(at(pod, "status", kind))
 
 
@@ -246,6 +269,10 @@ def _seen(event: Object) -> str:
     created = text(at(event, "metadata", "creationTimestamp"))
     when = series or next(filter(None, map(text, others)), created)
     return when.removesuffix("Z")  # a whole second sorts before its fractions
+
+
+def _kept(source: Object, *names: str) -> dict[str, Any]:
+    return {name: source[name] for name in names if source.get(name)}
 
 
 def _mappings(value: object) -> Iterator[Object]:

@@ -12,13 +12,13 @@ from dra_gate.allocation.failures.table import CLASSES, ROWS, Pattern, Row, When
 
 _HEAD = """# Failures
 
-<!-- Made by `python -m dra_gate.allocation.failures.reference` from webhook/dra_gate/allocation/failures/table.yaml. Do not edit. -->
+<!-- Made by `python -m dra_gate.allocation.failures.reference` from the table.yaml beside it. Do not edit. -->
 
-What can keep a Pod from its devices, how it shows, and what to do. Class and row stand in the Pod's condition
-`dra-gate.io/DeviceAllocated` and in its Event, and are labels of the metric.
+What can keep a Pod from its devices, how it shows, and what to do. Of several rows that hold the one that asks for most
+is told, of equals the one that stands first here.
 
-Of several rows that hold the one that asks for most is told, of equals the one that stands first here. The texts are Kubernetes' own and no API:
-they were read in 1.34 to 1.37, and a text that no row knows is a class of its own, `unknown`, so that nobody takes silence for health.
+The texts are Kubernetes' own and no API: they were read in 1.34 to 1.37, and one that no row knows is a class of its
+own, `unknown`. It is counted and alerted, because silence would be taken for health.
 """
 
 _STAGES = {
@@ -37,8 +37,7 @@ _STAGES = {
 def page() -> str:
     """The page as Markdown."""
     lines = [_HEAD, "| class | means | we try again, where we act |", "|---|---|---|"]
-    for plan in CLASSES.values():
-        lines.append(f"| {plan.name} | {plan.means} | {_pace(plan.first, plan.cap)} |")
+    lines += [f"| {plan.name} | {plan.means} | {_pace(plan.first, plan.cap)} |" for plan in CLASSES.values()]
     lines += ["", "| row | what it is | class | told |", "|---|---|---|---|"]
     lines += [f"| [{row.id}](#{row.id}) | {row.title} | {row.klass} | {', '.join(row.told)} |" for row in ROWS]
     return "\n".join([*lines, "", *(line for row in ROWS for line in _row(row))])
