@@ -28,6 +28,7 @@ from dra_gate.admission.verdict import Verdict
 from dra_gate.cluster.facts import World
 from dra_gate.cluster.gate import Accepted, Gate
 from dra_gate.controller.gate_plan import Known, plan_gate
+from dra_gate.controller.settling import SETTLE_SECONDS, Held
 from dra_gate.policy.model import EXCEPTABLE, Place, PolicyException, PolicySet
 
 DAY = 20_787
@@ -88,12 +89,28 @@ def refusing(request: Request, namespace: dict[str, str], gate: dict[str, Any] |
 
 
 def gate_of(facts: Facts) -> dict[str, Any]:
-    """The Gate as the controller leaves it."""
+    """The Gate as the controller leaves it when nothing has changed lately but what the facts say was another."""
     sets = (facts.policy_set, *(found for found, _ in facts.accepted.values()))
     active = facts.policy_set.digest
-    plan = plan_gate(Gate("u", "1", 1, active), Known(active, {}, {}, sets=sets), NOW)
+    known = Known(active, {}, {}, sets=sets, lane=lane_of(facts), namespaces=namespaces_of(facts))
+    plan = plan_gate(Gate("u", "1", 1, active, lane_override=facts.lane_override), known, NOW)
     lane = {"override": facts.lane_override, "previous": facts.lane_previous}
     return {"spec": {"active": active, "lane": lane}, "status": plan.status}
+
+
+def held(said: str, *, changed: bool = False) -> Held:
+    return Held(said, SETTLE_SECONDS - 0.1 if changed else SETTLE_SECONDS, changed)
+
+
+def lane_of(facts: Facts) -> Held:
+    return held(facts.lane_override, changed=facts.lane_previous != facts.lane_override)
+
+
+def namespaces_of(facts: Facts) -> dict[str, Held]:
+    return {
+        name: held(backstop.labelled(name, labels), changed=name in facts.previous_labels)
+        for name, labels in facts.namespaces.items()
+    }
 
 
 def found_by(verdict: Verdict) -> set[str]:
@@ -117,6 +134,7 @@ def exception(rule: str, **more: Any) -> PolicyException:
     )
 
 
+WARNED = {"dra-gate.io/lane": "dra", "dra-gate.io/mode": "warn"}
 EXCEPTIONS = st.builds(
     exception,
     st.sampled_from(EXCEPTABLE),
@@ -135,11 +153,12 @@ EXCEPTIONS = st.builds(
     namespace=st.sampled_from(["fern-dev", "fern-dev", "moss", "moss-warned", "nobody", "typo", "plugin", "open"]),
     mode=st.sampled_from([None, None, "enforce", "warn", "shadow", "nonsense"]),
     lanes=st.sampled_from(
-        [("", "")] * 3 + [("dra", ""), ("device-plugin", "dra"), ("dra", "device-plugin"), ("", "dra")]
+        [("", "")] * 3 + [("dra", "dra"), ("device-plugin", "device-plugin"), ("dra", "device-plugin"), ("", "dra")]
     ),
     user=st.sampled_from(["ada", "ada", "bob", "exempt", GATE_WRITERS[0], "system:node:n0"]),
     going=st.booleans(),
     mirror=st.booleans(),
+    before=st.sampled_from([0, 0, 0, None, {"dra-gate.io/lane": "device-plugin"}, WARNED]),
     exceptions=st.lists(EXCEPTIONS, max_size=2),
 )
 def test_what_the_backstop_refuses_the_rule_of_that_name_refuses(
@@ -153,6 +172,7 @@ def test_what_the_backstop_refuses_the_rule_of_that_name_refuses(
     user: str,
     going: bool,
     mirror: bool,
+    before: Any,
     exceptions: list[PolicyException],
 ) -> None:
     pod["metadata"]["name"] = name
@@ -173,6 +193,7 @@ def test_what_the_backstop_refuses_the_rule_of_that_name_refuses(
         facts,
         policy_set=replace(facts.policy_set, settings=settings, exceptions=tuple(exceptions)),
         namespaces={**facts.namespaces, namespace: labels},
+        previous_labels={} if before == 0 else {namespace: before},
         lane_override=lanes[0],
         lane_previous=lanes[1],
         writers=frozenset(GATE_WRITERS),
@@ -260,14 +281,23 @@ PRIVILEGED = setting.pod(containers=[{"name": "c", "image": "a", "securityContex
 
 
 def status(gate: Gate, **known: Any) -> dict[str, Any]:
-    plan = plan_gate(gate, replace(Known(SET.digest, {}, {}, sets=(SET,)), **known), NOW)
+    given = Known(SET.digest, {}, {}, sets=(SET,), lane=held(gate.lane_override))
+    plan = plan_gate(gate, replace(given, **known), NOW)
     assert plan.status is not None
     found: dict[str, Any] = plan.status["backstop"]
     return found
 
 
 OTHER = "f" * 64
-NOTHING = {"active": "", "domains": [], "exceptions": [], "exemptUsers": []}
+LENIENT = {
+    "active": SET.digest,
+    "lane": "",
+    "namespaces": [],
+    "domains": ["nvidia.com"],
+    "exceptions": [{"rule": "privileged", "namespace": name} for name in ("fern-dev", "moss")],
+    "exemptUsers": ["driver"],
+}
+NOTHING = {"active": "", "lane": "", "namespaces": [], "domains": [], "exceptions": [], "exemptUsers": []}
 
 
 def test_what_the_controller_tells() -> None:
@@ -282,17 +312,39 @@ def test_what_the_controller_tells() -> None:
     assert status(gate) == {**NOTHING, "active": SET.digest, "domains": ["nvidia.com"]}
     assert status(accepted) == NOTHING, "a webhook may know it before the controller does"
     assert status(accepted, refused={OTHER: "broken"})["active"] == SET.digest
-    assert status(accepted, sets=(SET, lenient)) == {
-        "active": SET.digest,
-        "domains": ["nvidia.com"],
-        "exceptions": [{"rule": "privileged", "namespace": name} for name in ("fern-dev", "moss")],
-        "exemptUsers": ["driver"],
-    }
+    counted: dict[str, Any]
+    for counted in ({"sets": (SET, lenient)}, {"refused": {OTHER: "broken"}, "recent": (lenient,)}):
+        assert status(accepted, **counted) == LENIENT
     assert status(replace(gate, active=OTHER)) == NOTHING
     assert status(gate, sets=()) == NOTHING
     assert status(accepted, sets=(SET, replace(lenient, policies={})))["domains"] == []
     many = replace(SET, settings=replace(SET.settings, exempt_users=frozenset(map(str, range(1001)))))
     assert status(gate, sets=(many,)) == NOTHING
+
+
+def test_a_namespace_is_told_of_when_its_labels_are_settled() -> None:
+    gate = Gate("u", "1", 1, SET.digest)
+    labels = {"moss": held("moss/dra/enforce"), "fern": held("fern/dra/enforce", changed=True), "open": held("")}
+    assert status(gate, namespaces=labels)["namespaces"] == ["moss/dra/enforce"]
+    told = {"backstop": {**NOTHING, "active": SET.digest, "namespaces": ["moss/dra/enforce", "fern/dra/enforce"]}}
+    started = {name: Held(f"{name}/dra/enforce", 0.0, changed=False) for name in ("moss", "fern", "new")}
+    started["fern"] = Held("fern/device-plugin/enforce", 0.0, changed=False)
+    seen = status(replace(gate, status=told), namespaces=started)
+    assert seen["namespaces"] == ["moss/dra/enforce"], "what was settled before a restart is so after it"
+    flipped = {"moss": Held("moss/dra/enforce", 0.0, changed=True)}
+    assert status(replace(gate, status=told), namespaces=flipped)["namespaces"] == []
+    many = {str(number): held(f"{number}/dra/enforce") for number in range(5001)}
+    assert status(gate, namespaces=many) == NOTHING
+
+
+def test_until_the_switch_is_settled_the_status_is_about_nothing() -> None:
+    gate = Gate("u", "1", 1, SET.digest, lane_override="dra")
+    assert status(gate)["lane"] == "dra"
+    assert status(gate, lane=held("dra", changed=True)) == NOTHING
+    assert status(gate, lane=Held("dra", 0.0, changed=False)) == NOTHING
+    told = replace(gate, status={"backstop": {**NOTHING, "active": SET.digest, "lane": "dra"}})
+    assert status(told, lane=Held("dra", 0.0, changed=False))["lane"] == "dra"
+    assert status(told, lane=Held("dra", 0.0, changed=True)) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -303,6 +355,7 @@ def test_what_the_controller_tells() -> None:
         ({"status": {"history": []}}, False),
         ({"spec": {"active": OTHER}}, False),  # activated a moment ago: its exceptions are not told yet
         ({"spec": {"active": SET.digest}}, True),  # no lane
+        ({"spec": {"active": SET.digest, "lane": {"override": "dra"}}}, False),  # switched a moment ago
     ],
 )
 def test_what_is_not_known_is_let_pass(change: dict[str, Any], refuses: bool) -> None:
@@ -311,6 +364,7 @@ def test_what_is_not_known_is_let_pass(change: dict[str, Any], refuses: bool) ->
     labels = {"dra-gate.io/lane": "dra"}
     assert bool(refusing(setting.request(PRIVILEGED), labels, gate)) is refuses
     assert not refusing(setting.request(PRIVILEGED), {}, gate)
+    assert not refusing(setting.request(PRIVILEGED), {**labels, "dra-gate.io/mode": "nonsense"}, gate)
     assert not refusing(setting.request(PRIVILEGED), labels, None)
 
 

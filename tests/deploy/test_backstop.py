@@ -12,11 +12,10 @@ from admission import bypasses, setting
 from controlplane.api import Api, ApiError, wait_for
 from controlplane.control_plane import GATE_CONTROLLER, GATE_WEBHOOK, ControlPlane
 from deploy.kubectl import DEPLOY
-from dra_gate.admission.backstop import BACKSTOP, manifests
+from dra_gate.admission.backstop import BACKSTOP, labelled, manifests
 
 pytestmark = pytest.mark.controlplane
 ACTIVE = "a" * 64
-TOLD: dict[str, Any] = {"active": ACTIVE, "domains": ["nvidia.com"], "exceptions": [], "exemptUsers": []}
 GATE = {
     "apiVersion": "dra-gate.io/v1alpha1",
     "kind": "Gate",
@@ -30,6 +29,16 @@ NAMESPACES = {
     "backstop-warn": {"lane": "dra", "mode": "warn"},
     "backstop-shadow": {"lane": "dra", "mode": "shadow"},
     "backstop-open": {},
+}
+TOLD: dict[str, Any] = {
+    "active": ACTIVE,
+    "namespaces": [
+        labelled(name, {f"dra-gate.io/{key}": value for key, value in labels.items()})
+        for name, labels in NAMESPACES.items()
+    ],
+    "domains": ["nvidia.com"],
+    "exceptions": [],
+    "exemptUsers": [],
 }
 PRIVILEGED, PINNED = (dict(bypasses.CREATED)[rule] for rule in ("privileged", "node-pinning"))
 SECONDS = 5.0
@@ -66,11 +75,11 @@ def gate(admin: Api) -> Iterator[Api]:
 
 
 def told(api: Api, *, lane: tuple[str, str] = ("", ""), status: dict[str, Any] | None = None) -> None:
-    """The Gate with that lane switch, and what the controller tells of the policy sets."""
+    """The Gate with that lane switch, and what the controller tells when all is settled."""
     spec = {"active": ACTIVE, "lane": {"override": lane[0], "previous": lane[1]}}
     api.apply({**GATE, "spec": spec})
     stored = api.get("gates", "default")
-    api.replace({**stored, "status": {"backstop": {**TOLD, **(status or {})}}}, subresource="status")
+    api.replace({**stored, "status": {"backstop": {**TOLD, "lane": lane[0], **(status or {})}}}, subresource="status")
 
 
 def refused(api: Api, pod: dict[str, Any], namespace: str = "backstop") -> str:
@@ -165,7 +174,10 @@ def test_a_true_mirror_pod_passes_and_a_forged_one_does_not(admin: Api) -> None:
     ("change", "privileged", "pinned"),
     [
         ({"lane": ("device-plugin", "")}, True, False),
-        ({"lane": ("dra", "device-plugin")}, True, False),  # what was right before the switch
+        ({"lane": ("dra", "device-plugin")}, True, True),
+        ({"lane": ("dra", ""), "status": {"lane": "device-plugin"}}, False, False),  # it was that a moment ago
+        ({"status": {"namespaces": []}}, False, False),  # labelled a moment ago
+        ({"status": {"namespaces": ["backstop/device-plugin/enforce"]}}, False, False),
         ({"lane": ("dra", "dra")}, True, True),
         ({"status": {"exceptions": [{"rule": "privileged", "namespace": "backstop"}]}}, False, True),
         ({"status": {"exceptions": [{"rule": "privileged", "namespace": "other"}]}}, True, True),
@@ -191,6 +203,14 @@ def test_a_lane_switch_overrides_labels(gate: Api) -> None:
 def test_without_the_gate_nothing_is_refused(gate: Api) -> None:
     gate.delete("gates", "default")
     wait_for(lambda: not refused(gate, PRIVILEGED), SECONDS, "the Gate to be gone")
+
+
+def test_as_many_namespaces_as_can_be_told_of_are_within_the_budget(gate: Api) -> None:
+    others = [f"{number:05}{'n' * 40}/dra/enforce" for number in range(4999)]
+    told(gate, status={"namespaces": [*others, "backstop/device-plugin/enforce"]})
+    wait_for(lambda: not refused(gate, PRIVILEGED), SECONDS, "the change of the Gate to count")
+    told(gate, status={"namespaces": [*others, "backstop/dra/enforce"]})
+    wait_for(lambda: refused(gate, PRIVILEGED) and refused(gate, PINNED), SECONDS, "the change of the Gate to count")
 
 
 def test_many_containers_and_volumes_are_still_judged(admin: Api) -> None:

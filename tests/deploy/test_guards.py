@@ -179,10 +179,16 @@ def test_every_guard_has_rows_of_both_kinds() -> None:
 
 
 def test_the_committed_guards_are_what_the_command_prints() -> None:
-    for words, file in (([], "base/guards.yaml"), (["--backstop"], "components/backstop/backstop.yaml")):
+    for words, file in (
+        ([], "base/guards.yaml"),
+        (["--backstop"], "components/backstop/backstop.yaml"),
+    ):
         done = CliRunner().invoke(guards.command, words)
         committed = (DEPLOY / file).read_text()
         assert committed.partition("\n")[2] == done.output, "write it anew as its first line says"
+    # The API server takes no document that is only a comment, so this one says nothing of itself.
+    static = CliRunner().invoke(guards.command, ["--static"]).output
+    assert (DEPLOY / "static" / "policies" / "guards.yaml").read_text() == static
 
 
 # -- on the API server ------------------------------------------------------------------------------------------------

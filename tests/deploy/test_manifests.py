@@ -5,6 +5,7 @@ There is no kubelet: Pods are made and judged, not run.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from controlplane.api import Api, wait_for
 from controlplane.control_plane import ControlPlane
 from deploy.kubectl import DEPLOY, Kubectl
+from dra_gate.admission.backstop import BACKSTOP
 from dra_gate.admission.configurations import GATE_WRITERS
 from dra_gate.cli import controller, serve, webhooks
 from dra_gate.server.run import LINGER, SPARE
@@ -156,6 +158,25 @@ def known(arguments: list[str]) -> None:
     command = {"serve": serve.command, "controller": controller.command}[arguments[0]]
     options = {name for parameter in command.params for name in parameter.opts}
     assert {argument.partition("=")[0] for argument in arguments[1:]} <= options
+
+
+@pytest.mark.controlplane
+def test_with_the_backstop_comes_a_controller_that_looks_for_it(kubectl: Kubectl, tmp_path: Path) -> None:
+    paths = {name: os.path.relpath(DEPLOY / name, tmp_path) for name in ("base", "components/backstop")}
+    wanted = {"resources": [paths["base"]], "components": [paths["components/backstop"]]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+    built = list(yaml.safe_load_all(kubectl("kustomize", tmp_path)))
+    arguments = {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]["containers"][0]["args"]
+        for one in built
+        if one["kind"] == "Deployment"
+    }
+    assert "--backstop" in arguments["dra-gate-controller"]
+    known(arguments["dra-gate-controller"])
+    assert [one["kind"] for one in built if one["metadata"]["name"] == BACKSTOP] == [
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    ]
 
 
 @pytest.mark.controlplane

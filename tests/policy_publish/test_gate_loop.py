@@ -16,7 +16,7 @@ from cluster.fake_api import Answer, FakeApi, Request, status
 from dra_gate.cluster.client import Client
 from dra_gate.cluster.gate import GATE_PATH, GATES_PATH
 from dra_gate.cluster.policy_map import MAPS_PATH, name_of
-from dra_gate.controller import gate_plan
+from dra_gate.controller import gate_plan, settling
 from dra_gate.controller.gate import GateController
 from dra_gate.controller.templates import TemplateController
 from policy_publish.sets import gate, made, published
@@ -194,3 +194,36 @@ def test_no_gate_collects_nothing(fake: FakeApi, tmp_path: Path) -> None:
         time.sleep(1.0)
         assert templates(fake, 1) == 8
         assert [r for r in fake.requests if r.method == "DELETE"] == []
+
+
+def test_the_backstop_is_told_of_labels_that_are_settled(
+    fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "SETTLE_SECONDS", 1.5)
+
+    def label(**labels: str) -> None:
+        metadata = {"name": "maple-a", "labels": {f"dra-gate.io/{key}": value for key, value in labels.items()}}
+        fake.put("/api/v1/namespaces", {"metadata": metadata, "status": {"phase": "Active"}})
+
+    def told() -> list[str]:
+        found: list[str] = stored(fake).get("status", {}).get("backstop", {}).get("namespaces", [])
+        return found
+
+    label(lane="dra")
+    with controlling(fake, tmp_path):
+        eventually(lambda: told() == ["maple-a/dra/enforce"], 6)
+        label(lane="dra", mode="warn")
+        eventually(lambda: told() == [], 3)
+        label(lane="dra")
+        began = time.monotonic()
+        eventually(lambda: told() == ["maple-a/dra/enforce"], 6)
+        assert time.monotonic() - began > 1.0
+        fake.remove("/api/v1/namespaces/maple-a")
+        eventually(lambda: told() == [], 3)
+    label(lane="dra")
+    with controlling(fake, tmp_path):
+        eventually(lambda: told() == ["maple-a/dra/enforce"], 6)
+    monkeypatch.setattr(settling, "SETTLE_SECONDS", 1000.0)
+    with controlling(fake, tmp_path):  # the next one goes on from what was told
+        time.sleep(2.0)
+        assert told() == ["maple-a/dra/enforce"]

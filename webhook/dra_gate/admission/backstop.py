@@ -1,14 +1,16 @@
 """The backstop: what the API server refuses by itself when the webhook is down, out of the way or set to Ignore.
 
 The rules' CEL twins, as one ValidatingAdmissionPolicy. Its parameter is the Gate: from that it knows the lane switch
-and, from the status, what the policy sets serve and let pass. It refuses nothing that the webhook would admit in the
-same lane and mode; what it does not know of counts as let pass, so that without a status nothing is refused.
+and, from the status, what the policy sets serve and let pass. It refuses nothing that the webhook would admit. The
+status also says what it is about: the active set, the switch, and the labels of each namespace, when they have stood
+for so long that no webhook goes by earlier ones. Where the present is not what the status says, nothing is refused, so
+that a change counts at once and a status that is late or missing closes nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dra_gate.admission.configurations import GATE_WRITERS, NOT_MIRROR, gated_namespaces, not_by
@@ -20,8 +22,21 @@ from dra_gate.policy.model import EXCEPTABLE
 
 BACKSTOP = f"{NAME}-backstop"
 _GATE = "default"
-_KNOWN = "has(params.status) && has(params.status.backstop) && params.status.backstop.active == params.spec.active"
 _STATUS = "params.status.backstop"
+_OVERRIDE = "params.spec.?lane.?override.orValue('')"
+_KNOWN = (
+    f"has(params.status) && has({_STATUS}) && has({_STATUS}.namespaces) && has({_STATUS}.lane) && "
+    f"{_STATUS}.active == params.spec.active && {_STATUS}.lane == {_OVERRIDE}"
+)
+
+
+def labelled(namespace: str, labels: Mapping[str, object]) -> str:
+    """What the status says of a namespace whose labels are settled; empty for one where nothing is refused anyway."""
+    lane, mode = labels.get(LANE_LABEL), labels.get(MODE_LABEL, "enforce")
+    return "" if lane is None or mode in _OPEN_MODES else f"{namespace}/{lane}/{mode}"
+
+
+_OPEN_MODES = ("warn", "shadow")
 
 
 def _label(key: str, otherwise: str) -> str:
@@ -33,13 +48,12 @@ VARIABLES = {
     "about": "request.operation + ' ' + request.resource.resource + "
     "(has(request.subResource) && request.subResource != '' ? '/' + request.subResource : '')",
     "mode": _label(MODE_LABEL, "enforce"),
-    # Both that count just after the switch: what was right under the lane before is not refused (`earlier_scopes`).
-    "lanes": "[params.spec.?lane.?override.orValue(''), params.spec.?lane.?previous.orValue('')]"
-    f".map(override, override != '' ? override : {_label(LANE_LABEL, '')})",
+    "lane": _label(LANE_LABEL, ""),
     # To the API server's type checker the two lists hold different things, and can't be joined.
     "containers": "dyn(object.spec.containers) + "
     "(has(object.spec.initContainers) ? dyn(object.spec.initContainers) : dyn([]))",
-    "open": f"variables.mode in ['warn', 'shadow'] || !({_KNOWN}) || "
+    "open": f"variables.mode in {list(_OPEN_MODES)} || !({_KNOWN}) || "
+    f"!((request.namespace + '/' + variables.lane + '/' + variables.mode) in {_STATUS}.namespaces) || "
     f"request.userInfo.username in {_STATUS}.exemptUsers",
 }
 
@@ -55,7 +69,7 @@ def expression(rule: Rule, about: tuple[str, ...]) -> str:
     """CEL that holds unless the rule's twin refuses the request."""
     let_pass = ["variables.open", *(f"variables.about != '{one}'" for one in about)]
     if not rule.every_lane:
-        let_pass.append("'device-plugin' in variables.lanes")
+        let_pass.append(f"({_OVERRIDE} != '' ? {_OVERRIDE} : variables.lane) == 'device-plugin'")
     if rule.id in EXCEPTABLE:
         let_pass.append(f"{_STATUS}.exceptions.exists(e, e.rule == '{rule.id}' && e.namespace == request.namespace)")
     return " || ".join((*let_pass, f"!({_over_variables(rule.twin)})"))

@@ -31,6 +31,8 @@ TENANT_LABEL = "dra-gate.io/tenant"
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"  # KEP-5018; without it the API server refuses admin access
 SET_LABEL = "dra-gate.io/policy-set"  # on the ConfigMaps of published sets
 LABELS = (LANE_LABEL, MODE_LABEL, TENANT_LABEL)
+# Of what the API server reads from its own disk; nobody can give such a name to an object of the API (KEP-5793).
+STATIC_SUFFIX = ".static.k8s.io"
 REMEDY = "Ask somebody who is bound to the ClusterRole dra-gate-guardian, or a cluster admin"
 # They collect garbage, empty namespaces that go, and put finalizers on claims: a refusal would stop the cluster.
 _CLUSTER = ("system:kube-scheduler", "system:kube-controller-manager")
@@ -167,6 +169,19 @@ GUARDS: tuple[Guard, ...] = (
 )
 
 
+# Only a policy from the API server's disk can hold policies of the API.
+_POLICIES = Guard(
+    id="guard-policies",
+    title="The gate's admission policies",
+    code="POLICY_OBJECT",
+    group="admissionregistration.k8s.io",
+    resources=("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+    operations=("CREATE", "UPDATE", "DELETE"),
+    condition=f"variables.name.startsWith('{NAME}')",
+    touched=lambda *_: iter(()),  # offline nobody holds them
+)
+
+
 def findings(request: Request, writers: frozenset[str]) -> tuple[Finding, ...]:
     """What the request changes of what the gate stands on, if whoever sends it is no guardian as far as files tell.
 
@@ -178,12 +193,17 @@ def findings(request: Request, writers: frozenset[str]) -> tuple[Finding, ...]:
     return tuple(one for guard in GUARDS if guard.covers(request) for one in guard.findings(request))
 
 
-def manifests() -> list[dict[str, Any]]:
-    """A ValidatingAdmissionPolicy and its binding for each guard."""
-    return [manifest for guard in GUARDS for manifest in (_policy(guard), _binding(guard))]
+def manifests(*, static: bool = False) -> list[dict[str, Any]]:
+    """A ValidatingAdmissionPolicy and its binding for each guard.
+
+    `static`: for the API server's disk. There they can't be deleted through the API, and hold the policies that can.
+    """
+    made = (*GUARDS, _POLICIES) if static else GUARDS
+    suffix = STATIC_SUFFIX if static else ""
+    return [manifest for guard in made for manifest in (_policy(guard, suffix), _binding(guard, suffix))]
 
 
-def _policy(guard: Guard) -> dict[str, Any]:
+def _policy(guard: Guard, suffix: str) -> dict[str, Any]:
     rule = {
         "apiGroups": [guard.group],
         "apiVersions": ["*"],
@@ -203,7 +223,7 @@ def _policy(guard: Guard) -> dict[str, Any]:
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
-        "metadata": _meta(guard),
+        "metadata": _meta(guard, suffix),
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {"resourceRules": [rule]},
@@ -236,14 +256,14 @@ def _labels_of(obj: str) -> str:
     return f"{obj} != null && has({obj}.metadata.labels) ? {obj}.metadata.labels : {{}}"
 
 
-def _binding(guard: Guard) -> dict[str, Any]:
+def _binding(guard: Guard, suffix: str) -> dict[str, Any]:
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": _meta(guard),
-        "spec": {"policyName": f"{NAME}-{guard.id}", "validationActions": ["Deny", "Audit"]},
+        "metadata": _meta(guard, suffix),
+        "spec": {"policyName": f"{NAME}-{guard.id}{suffix}", "validationActions": ["Deny", "Audit"]},
     }
 
 
-def _meta(guard: Guard) -> dict[str, Any]:
-    return {"name": f"{NAME}-{guard.id}", "labels": {"app.kubernetes.io/part-of": "dra-gate"}}
+def _meta(guard: Guard, suffix: str) -> dict[str, Any]:
+    return {"name": f"{NAME}-{guard.id}{suffix}", "labels": {"app.kubernetes.io/part-of": "dra-gate"}}

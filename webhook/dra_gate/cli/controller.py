@@ -23,6 +23,7 @@ from dra_gate.policy.model import GATE_NAMESPACE
 if TYPE_CHECKING:
     from dra_gate.controller.certificate_plan import Settings
     from dra_gate.controller.http import Page, StatusServer
+    from dra_gate.policy.model import Settings as PolicySettings
 
 LEASE = "dra-gate-controller"
 _SERVICE = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
@@ -77,6 +78,7 @@ def _duration(text: str) -> dt.timedelta:
     show_default=True,
     help="Of the certificate.",
 )
+@click.option("--backstop", is_flag=True, help="The backstop is installed: tell when it is missing or altered, too.")
 @click.option(
     "--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics, /healthz and a page on /fleet there, without TLS."
 )
@@ -104,12 +106,16 @@ def command(
     hosts: tuple[str, ...],
     ca_life: dt.timedelta,
     certificate_life: dt.timedelta,
+    backstop: bool,
     metrics_listen: str | None,
     decisions_folder: Path | None,
     decisions_bytes: int,
 ) -> None:
     """Keep the claim templates of all tenant namespaces in place, the Gate's status true, and say on each Pod with
     claims which devices it got or why it waits.
+
+    It also looks whether the webhook configurations and the guards are there and unchanged, and tells when they are
+    not: in its log, by an Event in namespace default, and in metric dra_gate_footing_intact.
 
     Replicas elect a leader by a Lease; the others keep their caches warm. The log goes to stderr, one JSON object a
     line. SIGTERM or SIGINT gives the Lease up: another replica goes on within 5 s, not after the 20 s that a crash
@@ -126,6 +132,7 @@ def command(
     from dra_gate.controller.certificates import CertificateController  # noqa: PLC0415
     from dra_gate.controller.decision_log import DecisionLog  # noqa: PLC0415
     from dra_gate.controller.decisions import DecisionController  # noqa: PLC0415
+    from dra_gate.controller.footing import FootingController  # noqa: PLC0415
     from dra_gate.controller.gate import GateController  # noqa: PLC0415
     from dra_gate.controller.pages import Pages  # noqa: PLC0415
     from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
@@ -151,16 +158,24 @@ def command(
 
     controller = TemplateController(client, identity=name, leading=leading)
     decisions = DecisionController(client, identity=name, leading=leading, log=log)
-    loops: list[CertificateController | DecisionController | GateController] = [decisions]
+    loops: list[CertificateController | DecisionController | FootingController | GateController] = [decisions]
+
+    def policy_settings() -> list[PolicySettings] | None:
+        return [policy_set.settings] if policy_set is not None else gate.settings()
+
     if policy_set is not None:
         controller.use([policy_set])
         decisions.use([policy_set])
     else:
-        loops.append(
-            GateController(
-                client, controller, identity=name, leading=leading, on_sets=lambda sets: decisions.use(sets.all)
-            )
+        gate = GateController(
+            client, controller, identity=name, leading=leading, on_sets=lambda sets: decisions.use(sets.all)
         )
+        loops.append(gate)
+    called = frozenset() if settings is None else settings.names
+    footing = FootingController(
+        client, policy_settings, with_backstop=backstop, called=called, identity=name, leading=leading
+    )
+    loops.append(footing)
     if settings is not None:
         loops.append(CertificateController(client, GATE_NAMESPACE, settings, identity=name, leading=leading))
     for loop in loops:

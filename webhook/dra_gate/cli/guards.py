@@ -11,8 +11,14 @@ from dra_gate.cli.webhooks import manifests_text
 
 @click.command(name="guards")
 @click.option("--backstop", "only_backstop", is_flag=True, help="Print the backstop instead.")
+@click.option(
+    "--static",
+    is_flag=True,
+    help="Print the guards for the API server's disk (staticManifestsDir): names end in .static.k8s.io, and one guard "
+    "more holds the policies of the API.",
+)
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
-def command(only_backstop: bool, output: str) -> None:
+def command(only_backstop: bool, static: bool, output: str) -> None:
     """Print ValidatingAdmissionPolicies, with their bindings, that the API server holds by itself.
 
     Only guardians change the lane, mode and tenant labels of namespaces, the gate's webhook configurations, published
@@ -24,6 +30,9 @@ def command(only_backstop: bool, output: str) -> None:
     Example:
       dra-gate guards | kubectl apply -f -
       dra-gate guards --backstop | kubectl apply -f -
+      dra-gate guards --static > /etc/kubernetes/dra-gate/guards.yaml
     """
-    made = backstop.manifests() if only_backstop else guarded.manifests()
+    if only_backstop and static:
+        raise click.UsageError("the backstop has a parameter, the Gate, and the API server's disk takes none such")
+    made = backstop.manifests() if only_backstop else guarded.manifests(static=static)
     click.echo(manifests_text(made, output), nl=False)

@@ -15,11 +15,13 @@ from prometheus_client.registry import Collector
 
 from dra_gate.admission.sets import PolicySets
 from dra_gate.cluster.client import Client, ClusterError, Conflict
-from dra_gate.cluster.gate import GATE_PATH, Accepted, Gate
+from dra_gate.cluster.gate import GATE, GATE_PATH, Accepted, Gate
 from dra_gate.cluster.policies import PolicySource
 from dra_gate.cluster.reflector import Backoff
 from dra_gate.controller.gate_plan import Known, activated, activator, plan_gate
+from dra_gate.controller.settling import SETTLE_SECONDS, Settling
 from dra_gate.controller.templates import TemplateController
+from dra_gate.policy.model import PolicySet, Settings
 
 LOOK_SECONDS = 0.5  # between looks: nobody tells us that a template came
 QUIET_SECONDS = 1.0  # between writes of the status that say nothing about an activation
@@ -53,6 +55,8 @@ class GateController(Collector):
 
         self.source = PolicySource(client, changed, on_prepared=templates.use, identity=identity)
         self._held: dict[str, float] = {}  # accepted and not pinned -> time.monotonic() when first seen so
+        self._counted: dict[str, tuple[PolicySet, float]] = {}  # by digest, and time.monotonic() when it last did
+        self._lane = Settling()
         self._wrote_at = float("-inf")
         self._backoff = Backoff(0.2, 30.0)
         self._wake = threading.Event()
@@ -79,6 +83,11 @@ class GateController(Collector):
     def problems(self) -> list[str]:
         """Why this process should be restarted; empty while it works."""
         return [] if self._thread.is_alive() and self.source.alive() else ["a thread that follows the Gate has ended"]
+
+    def settings(self) -> list[Settings] | None:
+        """Those of the policy sets that count or may count next; None while there are none to go by."""
+        sets = self.source.sets
+        return None if sets is None else [found.settings for found in (*sets.all, *self.source.prepared)]
 
     def collect(self) -> Iterable[Metric]:
         """What counts and what was refused, at scrape time."""
@@ -117,11 +126,14 @@ class GateController(Collector):
             self._held.clear()
             return
         now = time.monotonic()
+        self._lane.note(GATE, gate.lane_override)
         waiting = {entry.digest for entry in gate.accepted if not entry.pinned}
         self._held = {digest: self._held.get(digest, now) for digest in waiting}
+        sets = self.source.sets
+        self._counted.update((found.digest, (found, now)) for found in (sets.all if sets is not None else ()))
+        self._counted = {key: kept for key, kept in self._counted.items() if now - kept[1] < SETTLE_SECONDS}
         if not self._leading():
             return
-        sets = self.source.sets
         in_use = sets.active.digest if sets is not None else ""
         known = Known(
             in_use=in_use,
@@ -129,6 +141,9 @@ class GateController(Collector):
             missing=self._templates.missing(),
             held={digest: now - since for digest, since in self._held.items()},
             sets=sets.all if sets is not None else (),
+            recent=tuple(found for found, _ in self._counted.values()),
+            lane=self._lane.held()[GATE],
+            namespaces=self._templates.lanes.held(),
         )
         new = activated(gate, in_use)
         if new and gate.claimed is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dra_gate.cluster.gate import MAX_ACCEPTED, Accepted, Activation, Gate
+from dra_gate.controller.settling import Held
 from dra_gate.kube.raw import Object, mapping, sequence, text
 from dra_gate.policy.model import PolicySet
 
@@ -20,6 +21,7 @@ ACCEPTED_SECONDS = 60.0
 HISTORY = 50
 SETS = 16
 TOLD = 1000  # exceptions, exempt users, domains
+TOLD_NAMESPACES = 5000
 READY = "Ready"
 
 
@@ -29,7 +31,8 @@ class Known:
 
     `in_use` is the digest that new Pods get, empty for none; `refused` says by digest why a set that the Gate names is
     not used; `missing` how many templates each set still lacks that templates are kept for (None: not known yet);
-    `sets` are those that count; `held` for how many seconds this process has seen a set among the accepted ones;
+    `sets` are those that count, `recent` those that counted a moment ago as well; `held` for how many seconds this
+    process has seen a set among the accepted ones; `lane` is the switch, and `namespaces` what their labels say;
     `activator` who made the last change, for a change that says nothing about it.
     """
 
@@ -39,6 +42,9 @@ class Known:
     held: Mapping[str, float] = field(default_factory=dict)
     activator: str = ""
     sets: tuple[PolicySet, ...] = ()
+    recent: tuple[PolicySet, ...] = ()
+    lane: Held | None = None
+    namespaces: Mapping[str, Held] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +117,34 @@ def _backstop(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
     """What the backstop goes by (admission/backstop.py): what some set that counts lets pass, and all of them serve.
 
     While a set that the Gate names is neither loaded nor refused, a webhook may go by exceptions that are not known
-    here: then, and where there are more than the schema takes, it is about no set, and nothing is refused by it.
+    here: then, while the lane switch is not settled, and where there is more than the schema takes, it is about no set,
+    and nothing is refused by it. What counted a moment ago a webhook may go by still, and a namespace is told of when
+    its labels are settled.
     """
+    told = mapping(gate.status.get("backstop"))
+    counted = (*known.sets, *known.recent)
     yesterday = (now - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)).days - 1  # clocks differ, and so days do
     exceptions = {
         (rule, namespace)
-        for found in known.sets
+        for found in counted
         for exception in found.exceptions
         if exception.expires >= yesterday
         for rule in exception.rules
         for namespace in exception.namespaces
     }
-    users = {user for found in known.sets for user in found.settings.exempt_users}
-    domains = frozenset.intersection(*(found.served_domains() for found in known.sets)) if known.sets else frozenset()
-    settled = {found.digest for found in known.sets}.union(known.refused).issuperset(gate.named)
-    if not known.sets or not settled or max(len(exceptions), len(users), len(domains)) > TOLD:
-        return {"active": "", "domains": [], "exceptions": [], "exemptUsers": []}
+    users = {user for found in counted for user in found.settings.exempt_users}
+    domains = frozenset.intersection(*(found.served_domains() for found in counted)) if counted else frozenset()
+    before = frozenset(map(text, sequence(told.get("namespaces"))))
+    namespaces = [one.said for one in known.namespaces.values() if one.said and one.settled(told=one.said in before)]
+    loaded = {found.digest for found in known.sets}.union(known.refused).issuperset(gate.named)
+    switched = known.lane is None or not known.lane.settled(told=told.get("lane") == known.lane.said)
+    too_much = max(len(exceptions), len(users), len(domains)) > TOLD or len(namespaces) > TOLD_NAMESPACES
+    if not known.sets or not loaded or switched or too_much:
+        return {"active": "", "lane": "", "namespaces": [], "domains": [], "exceptions": [], "exemptUsers": []}
     return {
         "active": gate.active,
+        "lane": gate.lane_override,
+        "namespaces": sorted(namespaces),
         "domains": sorted(domains),
         "exceptions": [{"rule": rule, "namespace": namespace} for rule, namespace in sorted(exceptions)],
         "exemptUsers": sorted(users),

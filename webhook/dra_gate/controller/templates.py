@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from dra_gate.admission.backstop import labelled
 from dra_gate.cluster import shapes
 from dra_gate.cluster.client import ApiError, Client, ClusterError, Conflict, NotFound
 from dra_gate.cluster.facts import DRA, PATHS, Key, KindSink
@@ -37,7 +38,8 @@ from dra_gate.controller.plan import (
     read_template,
     references,
 )
-from dra_gate.kube.raw import Object, at
+from dra_gate.controller.settling import Settling
+from dra_gate.kube.raw import Object, at, mapping
 from dra_gate.policy.compile import templates_of
 from dra_gate.policy.model import PolicySet
 
@@ -81,6 +83,7 @@ class TemplateController:
     Before the first `use` nothing is planned: no set is not the same as an empty one. `leading` is asked before every
     write. `activate` and `deactivate` follow the Lease; caches stay warm in between.
     `grace_seconds`: how long a template that nobody needs any more is kept.
+    `lanes`: what the labels of each gated namespace say (admission/backstop.py), and since when.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class TemplateController:
         self._changed = threading.Condition(self._lock)
         # What the cluster looks like; written by reflector threads, under the lock.
         self._namespaces: set[str] = set()
+        self.lanes = Settling()
         self._templates: dict[str, dict[str, Seen]] = {}
         self._named: dict[str, dict[Key, frozenset[str]]] = {}
         self._slices: dict[str, SliceSeen] = {}
@@ -210,6 +214,7 @@ class TemplateController:
 
     def _set_namespace(self, key: Key, obj: Object) -> None:
         name = key[1]
+        self.lanes.note(name, labelled(name, mapping(at(obj, "metadata", "labels"))))
         # Nothing can be created in a namespace that is being deleted, and what is in it goes by itself.
         present = not at(obj, "metadata", "deletionTimestamp") and at(obj, "status", "phase") != "Terminating"
         if present != (name in self._namespaces):
@@ -219,6 +224,7 @@ class TemplateController:
     def _drop_namespace(self, key: Key) -> None:
         namespace = key[1]
         self._namespaces.discard(namespace)
+        self.lanes.forget(namespace)
         self._foreign.pop(namespace, None)
         for past in [past for past, name in self._names.items() if past[0] == namespace and not name.writing]:
             del self._names[past]
