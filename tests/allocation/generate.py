@@ -1,13 +1,14 @@
 """Random questions for the allocator: small clusters and the claims of one Pod, the same for the same seed.
 
-Objects look as the API server stores them: defaults filled in, nothing that its validation refuses. Devices are few and
-much alike, so that requests compete for them and the search has to go back.
+Objects look as the API server stores them: defaults filled in, nothing that its validation refuses (list attributes
+only while DRAListTypeAttributes is on). Devices are few and much alike, so that requests compete for them and the
+search has to go back.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -20,7 +21,7 @@ GPU, AMD, NIC = "gpu.nvidia.com", "gpu.amd.com", "nic.example.com"
 ROOT, NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
 MODELS = (
     ("NVIDIA H100 80GB HBM3", "Hopper", "81559Mi"),
-    ("NVIDIA A100-SXM4-80GB", "Ampere", "81920Mi"),
+    ("NVIDIA A100-SXM4-80GB", "Ampere", "80Gi"),
     ("NVIDIA A100-SXM4-40GB", "Ampere", "40Gi"),
     ("NVIDIA L40S", "Ada Lovelace", "46068Mi"),
 )
@@ -35,8 +36,8 @@ def question(seed: int) -> Question:
 
 
 def more_claims(slices: list[Object], seed: int) -> list[Object]:
-    """The claims of another Pod for a cluster that publishes `slices`."""
-    return _Generator(Random(seed), slices=slices).claims()
+    """The claims of another Pod for a cluster that publishes `slices`, with little in them that is odd."""
+    return _Generator(Random(seed), slices=slices, tidy=True).claims()
 
 
 H100, A100, L40S = "NVIDIA H100", "NVIDIA A100", "NVIDIA L40S"
@@ -160,7 +161,7 @@ class _Generator:
         """A pool that several nodes reach."""
         rng = self.rng
         devices = self._some(self._nic if self.maybe(0.5) else self._gpu, (2, 3, 4))
-        driver = NIC if "gbit" in devices[0]["capacity"] else GPU
+        driver = NIC if devices[0]["name"].startswith("nic") else GPU
         match rng.randrange(3):
             case 0:
                 self._pool(driver, "fabric", {"allNodes": True}, devices)
@@ -168,13 +169,8 @@ class _Generator:
                 self._pool(driver, "fabric", {"nodeSelector": self._selector()}, devices)
             case _:
                 for device in devices:
-                    device |= rng.choice(
-                        (
-                            {"nodeName": rng.choice(self.nodes)["metadata"]["name"]},
-                            {"allNodes": True},
-                            {"nodeSelector": self._selector()},
-                        )
-                    )
+                    named = {"nodeName": rng.choice(self.nodes)["metadata"]["name"]}
+                    device.update(rng.choice((named, {"allNodes": True}, {"nodeSelector": self._selector()})))
                 self._pool(driver, "fabric", {"perDeviceNodeSelection": True}, devices)
 
     def _selector(self) -> Object:
@@ -213,14 +209,14 @@ class _Generator:
         if self.odd(0.05):
             attributes[ROOT] = rng.choice(({"int": number // 2}, {"bool": True}, {"version": "1.0.0"}))
         if self.odd(0.01):
-            attributes["uses"] = {"strings": ["train", "infer"]}  # of another version: this one does not know lists
+            attributes["uses"] = {"strings": ["train", "infer"]}  # stored while DRAListTypeAttributes was on
         if self.maybe(0.1):
             attributes = {(k if "/" in k else f"{GPU}/{k}"): v for k, v in attributes.items()} | {
                 f"{GPU}/index": {"int": number}
             }
         device: Object = {"name": f"gpu-{number}", "attributes": attributes, "capacity": {"memory": {"value": memory}}}
         if self.odd(0.04):
-            device["capacity"] = {}
+            del device["capacity"]
         elif self.maybe(0.12):
             self._share(device, memory)
         if self.odd(0.15):
@@ -295,16 +291,15 @@ class _Generator:
             devices += [whole, *parts] if self.maybe(0.5) else [*parts, whole]
         if self.odd(0.05):
             devices[-1]["consumesCounters"][0]["counterSet"] = "gone"
-        if self.odd(0.05):
-            sets.append(sets[0])
-        self._pool(GPU, node, target, devices, sets)
+        counters = [sets, sets[:1]] if self.odd(0.05) else [sets]  # one set in two slices makes the pool invalid
+        self._pool(GPU, node, target, devices, counters)
 
     @staticmethod
     def _consumed(counter_set: str, memory: str, slots: int) -> Object:
         return {"counterSet": counter_set, "counters": {"memory": {"value": memory}, "slots": {"value": str(slots)}}}
 
     def _pool(
-        self, driver: str, pool: str, target: Object, devices: list[Object], counters: list[Object] | None = None
+        self, driver: str, pool: str, target: Object, devices: list[Object], counters: Sequence[list[Object]] = ()
     ) -> None:
         """Publishes a pool, rightly most of the time."""
         rng = self.rng
@@ -315,8 +310,7 @@ class _Generator:
             at = rng.randrange(1, len(devices))
             parts = [devices[:at], devices[at:]]
         contents: list[Object] = [{"devices": part} for part in parts]
-        if counters is not None:
-            contents.append({"sharedCounters": counters})
+        contents += [{"sharedCounters": sets} for sets in counters]
         if self.odd(0.04) and len(parts) > 1:
             parts[1][0] = parts[1][0] | {"name": parts[0][0]["name"]}  # one name in two slices
         generation, size = rng.choice((1, 1, 1, 3)), len(contents)

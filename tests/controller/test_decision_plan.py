@@ -90,7 +90,7 @@ FAILED = 'running "DynamicResources" filter plugin: {}'
         ("Unschedulable", UNSCHEDULABLE.format("3 cannot allocate all claims"), "no-free-device", "retryable"),
         ("Unschedulable", UNSCHEDULABLE.format("3 Insufficient cpu"), "no-node-fits", "retryable"),
         ("Unschedulable", UNSCHEDULABLE.format(INVALID), "invalid-pool", "operator"),
-        ("SchedulerError", FAILED.format(CEL), "selector-fails", "terminal"),
+        ("SchedulerError", FAILED.format(CEL), "one-bad-device", "operator"),  # an a100 would do
         ("SchedulerError", "the moon is in the wrong place", "scheduling-failed", "unknown"),
     ],
 )

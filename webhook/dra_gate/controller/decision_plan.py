@@ -302,6 +302,7 @@ def _facts(counts: Sequence[CandidateCounts], seconds: float, node: str, fleet: 
         fleet_can_match=can_match,
         pool_incomplete=INCOMPLETE in reasons if counts else None,
         pool_with_extra_slices=EXTRA in reasons if counts else None,
+        fits_without_bad_device=any(one.places for one in counts) if counts else None,
         node_ready=fleet.node_ready(node) if node else None,
     )
 
