@@ -23,6 +23,7 @@ from dra_gate.policy.model import GATE_NAMESPACE
 if TYPE_CHECKING:
     from dra_gate.controller.certificate_plan import Settings
     from dra_gate.controller.http import StatusServer
+    from dra_gate.policy.model import PolicySet
     from dra_gate.policy.model import Settings as PolicySettings
 
 LEASE = "dra-gate-controller"
@@ -79,6 +80,11 @@ def _duration(text: str) -> dt.timedelta:
     help="Of the certificate.",
 )
 @click.option("--backstop", is_flag=True, help="The backstop is installed: tell when it is missing or altered, too.")
+@click.option(
+    "--recreate",
+    is_flag=True,
+    help="Evict Pods whose device falls ill before they run, where their policy says onUnhealthy: recreate.",
+)
 @click.option("--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there, without TLS.")
 def command(
     policies: Path | None,
@@ -92,12 +98,14 @@ def command(
     ca_life: dt.timedelta,
     certificate_life: dt.timedelta,
     backstop: bool,
+    recreate: bool,
     metrics_listen: str | None,
 ) -> None:
     """Keep the claim templates of all tenant namespaces in place, and the Gate's status true.
 
     It also looks whether the webhook configurations and the guards are there and unchanged, and tells when they are
-    not: in its log, by an Event in namespace default, and in metric dra_gate_footing_intact.
+    not: in its log, by an Event in namespace default, and in metric dra_gate_footing_intact. And it looks after Pods
+    that hold a device which is not healthy: an Event on the Pod, metrics, and with --recreate what their policy says.
 
     Replicas elect a leader by a Lease; the others keep their caches warm. The log goes to stderr, one JSON object a
     line. SIGTERM or SIGINT gives the Lease up: another replica goes on within 5 s, not after the 20 s that a crash
@@ -114,6 +122,7 @@ def command(
     from dra_gate.controller.certificates import CertificateController  # noqa: PLC0415
     from dra_gate.controller.footing import FootingController  # noqa: PLC0415
     from dra_gate.controller.gate import GateController  # noqa: PLC0415
+    from dra_gate.controller.health import HealthController  # noqa: PLC0415
     from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
     from dra_gate.server.log import logging_config  # noqa: PLC0415
 
@@ -133,7 +142,7 @@ def command(
         return lease.held()
 
     controller = TemplateController(client, identity=name, leading=leading)
-    loops: list[CertificateController | FootingController | GateController] = []
+    loops: list[CertificateController | FootingController | GateController | HealthController] = []
 
     def policy_settings() -> list[PolicySettings] | None:
         return [policy_set.settings] if policy_set is not None else gate.settings()
@@ -148,6 +157,17 @@ def command(
         client, policy_settings, with_backstop=backstop, called=called, identity=name, leading=leading
     )
     loops.append(footing)
+
+    def policy_sets() -> list[PolicySet] | None:
+        if policy_set is not None:
+            return [policy_set]
+        sets = gate.source.sets
+        return None if sets is None else list(sets.all)
+
+    def enforcing() -> set[str]:
+        return {namespace for namespace, held in controller.lanes.held().items() if held.said}
+
+    loops.append(HealthController(client, policy_sets, enforcing, recreate=recreate, identity=name, leading=leading))
     if settings is not None:
         loops.append(CertificateController(client, GATE_NAMESPACE, settings, identity=name, leading=leading))
     for loop in loops:
