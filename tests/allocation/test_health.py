@@ -132,8 +132,9 @@ def test_a_budget_is_never_overdrawn(waits: list[float], first: float) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12), st.floats(0, 120), st.floats(0.5, 20))
 def test_what_meets_the_same_fate_ends(replicas: int, delay: float, step: float) -> None:
-    """An owner of `replicas` Pods on devices that stay ill, however soon replacements come: at most MOST_ATTEMPTS rounds
-    within the hour, then every Pod is told of and left."""
+    """An owner of Pods on devices that stay ill, however soon replacements come: at most MOST_ATTEMPTS rounds within
+    the hour, then every Pod is told of and left.
+    """
     now, past, budget = 0.0, [], Budget.first(0.0)
     pods = dict.fromkeys(range(replicas), (0.0, 0.0))  # first seen, ill since
     while now < FORGET_SECONDS - 1:
@@ -158,13 +159,19 @@ def test_what_meets_the_same_fate_ends(replicas: int, delay: float, step: float)
 
 
 def raw_pod(**more: Any) -> dict[str, Any]:
-    spec = {
-        "resourceClaims": [{"name": "a", "resourceClaimTemplateName": "t"}, {"name": "b", "resourceClaimName": "x"}]
-    }
+    entries = [{"name": "a", "resourceClaimTemplateName": "t"}, {"name": "b", "resourceClaimName": "x"}]
     status = {"phase": "Pending", "resourceClaimStatuses": [{"name": "a", "resourceClaimName": "p-a-1"}]}
     owner = {"kind": "Job", "uid": "j", "controller": True}
-    metadata = {"uid": "u", "resourceVersion": "7", "ownerReferences": [{"kind": "Other", "uid": "z"}, owner]}
-    return {"metadata": {**metadata, **more.pop("metadata", {})}, "spec": spec, "status": {**status, **more}}
+    metadata: dict[str, Any] = {
+        "uid": "u",
+        "resourceVersion": "7",
+        "ownerReferences": [{"kind": "Other", "uid": "z"}, owner],
+    }
+    return {
+        "metadata": {**metadata, **more.pop("metadata", {})},
+        "spec": {"resourceClaims": entries},
+        "status": {**status, **more},
+    }
 
 
 def test_a_pod_is_read() -> None:
