@@ -161,17 +161,9 @@ def test_what_meets_the_same_fate_ends(replicas: int, delay: float, step: float)
 def raw_pod(**more: Any) -> dict[str, Any]:
     entries = [{"name": "a", "resourceClaimTemplateName": "t"}, {"name": "b", "resourceClaimName": "x"}]
     status = {"phase": "Pending", "resourceClaimStatuses": [{"name": "a", "resourceClaimName": "p-a-1"}]}
-    owner = {"kind": "Job", "uid": "j", "controller": True}
-    metadata: dict[str, Any] = {
-        "uid": "u",
-        "resourceVersion": "7",
-        "ownerReferences": [{"kind": "Other", "uid": "z"}, owner],
-    }
-    return {
-        "metadata": {**metadata, **more.pop("metadata", {})},
-        "spec": {"resourceClaims": entries},
-        "status": {**status, **more},
-    }
+    owners = [{"kind": "Other", "uid": "z"}, {"kind": "Job", "uid": "j", "controller": True}]
+    metadata = {"uid": "u", "resourceVersion": "7", "ownerReferences": owners, **more.pop("metadata", {})}
+    return {"metadata": metadata, "spec": {"resourceClaims": entries}, "status": {**status, **more}}
 
 
 def test_a_pod_is_read() -> None:

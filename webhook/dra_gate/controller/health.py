@@ -59,6 +59,7 @@ class _Pod:
     first: float
     ill_since: float | None = None
     told: str = ""  # name of the last Event about it
+    outdated: str = ""  # the version in which the API server no longer had it
     evicted: bool = False
 
 
@@ -267,7 +268,7 @@ class HealthController(Collector):
             self._budgets.clear()
             self._concerned.clear()
             for pod in self._pods.values():
-                pod.ill_since, pod.told, pod.evicted = None, "", False
+                pod.ill_since, pod.told, pod.outdated, pod.evicted = None, "", "", False
 
     def look(self) -> float:
         """One look at every Pod: do what is due, and say in how many seconds there may be more."""
@@ -295,6 +296,9 @@ class HealthController(Collector):
             if writes >= WRITES or now < self._not_before:
                 again = min(again, max(now + LOOK_SECONDS, self._not_before))
                 break
+            if judgement.action == "recreate":  # those before it may have used the budget up
+                judgement = self._judge(case, enforcing, now)  # noqa: PLW2901
+                again = min(again, again if judgement.again is None else judgement.again)
             writes += self._act(case, judgement, now)
         return max(0.0, again - time.monotonic())
 
@@ -348,6 +352,8 @@ class HealthController(Collector):
         """Do it, unless it is done; how many writes that took."""
         writes = 0
         if judgement.action == "recreate":
+            if case.pod.outdated == case.pod.seen.version:
+                return 0  # how it has changed is on its way to us
             writes += 1
             if not self._evict(case, now):
                 return writes
@@ -390,6 +396,7 @@ class HealthController(Collector):
             with self._lock:
                 self._budgets[case.tenant] = before
             if isinstance(error, Conflict | NotFound):
+                case.pod.outdated = seen.version
                 _log.info("health: %s/%s has changed since it was looked at: %s", *case.key, error)
             else:
                 self._failed(case, error, now)
