@@ -35,9 +35,9 @@ def gate(control_plane: ControlPlane) -> Iterator[Gate]:
         yield installed
 
 
-def replica_set(name: str, replicas: int = 1) -> Object:
+def replica_set(name: str, replicas: int = 1, gpus: int = 1) -> Object:
     labels = {"app": name}
-    template = scene.pod(name)
+    template = scene.pod(name, scene.container(gpus=gpus))
     template["spec"].pop("restartPolicy")
     return {
         "apiVersion": "apps/v1",
