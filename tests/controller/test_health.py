@@ -17,7 +17,7 @@ from cluster.fake_api import Answer, FakeApi, Request, status
 from dra_gate.allocation.health import BUDGET, REFILL_SECONDS, SETTLE_SECONDS
 from dra_gate.cluster.client import Client
 from dra_gate.controller import health
-from dra_gate.controller.health import STALE_SECONDS, WRITES, HealthController
+from dra_gate.controller.health import STALE_SECONDS, TOLD, WRITES, HealthController
 from dra_gate.policy.model import PolicySet
 
 NODE = ("", "n1")
@@ -245,3 +245,16 @@ def test_an_event_that_is_there_was_told_by_who_led_before(loop: Loop) -> None:
     for _ in range(5):
         loop.look(SETTLE_SECONDS)
     assert len(loop.api.requests) == asked
+
+
+def test_what_is_wrong_now_is_told_and_what_comes_and_goes_not_for_ever(loop: Loop) -> None:
+    loop.sets = [policy_set("alert")]
+    loop.pods(1)
+    loop.taint(TAINT)
+    loop.look()
+    loop.look(SETTLE_SECONDS)
+    for number in range(40):
+        loop.taint({**TAINT, "value": str(number % 20)})
+        loop.look(1)
+    assert sum("xid=1:NoSchedule" in note for note in loop.events()) == 1
+    assert len(loop.events()) == len(loop.api.requests) == TOLD

@@ -25,7 +25,7 @@ import yaml
 
 from bench.machine import child_named, commit, described, pss
 from controlplane.api import Api, ApiError, Object, wait_for
-from controlplane.control_plane import API_SERVER, GATE_CONTROLLER, ControlPlane
+from controlplane.control_plane import API_SERVER, AUDIT_POLICY, GATE_CONTROLLER, ControlPlane
 from controlplane.fleet import (
     Fleet,
     cordon,
@@ -241,10 +241,11 @@ def judged(api: Api) -> tuple[Counter[str], list[str]]:
                 uid = event["regarding"]["uid"]
                 notes[uid] = f"{notes.get(uid, '')} {event['note']}"
         for pod in pods:
-            end, fine = _end(namespace, pod, claims, health, notes.get(pod["metadata"]["uid"], ""), room)
+            said = notes.get(pod["metadata"]["uid"], "")
+            end, fine = _end(namespace, pod, claims, health, said, room)
             ends[end] += 1
             if not fine:
-                wrong.append(f"{namespace}/{pod['metadata']['name']}: {end}")
+                wrong.append(f"{namespace}/{pod['metadata']['name']}: {end}; Events: {said or 'none'}")
     return ends, wrong
 
 
@@ -372,12 +373,10 @@ def run(minutes: float, seed: int, every: float = 2.0) -> Run:
 
 
 def _plane(folder: Path) -> ControlPlane:
-    """Its audit log has every request of the controller, and nothing else."""
-    rules = [{"level": "Metadata", "users": [GATE_CONTROLLER.name]}, {"level": "None"}]
+    """Its audit log has every request of the controller."""
+    every = {"level": "Metadata", "users": [GATE_CONTROLLER.name]}
     policy = folder / "audit.yaml"
-    stages = ["RequestReceived", "ResponseStarted"]
-    document = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": stages, "rules": rules}
-    policy.write_text(yaml.safe_dump(document))
+    policy.write_text(yaml.safe_dump(AUDIT_POLICY | {"rules": [every, *AUDIT_POLICY["rules"]]}))
     return ControlPlane(api_server_flags=[f"--audit-policy-file={policy}"])
 
 
@@ -400,7 +399,8 @@ def _calls(plane: ControlPlane, began: float) -> tuple[list[tuple[float, str]], 
     evictions = events = 0
     for event in plane.audit_events():
         at = dt.datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp() - began
-        if at < 0:
+        mine = event["user"]["username"] == GATE_CONTROLLER.name
+        if at < 0 or not mine or event["stage"] == "ResponseStarted":  # a watch has two lines
             continue
         ref = event.get("objectRef", {})
         found.append((at, f"{event['verb']} {ref.get('resource', '')}"))

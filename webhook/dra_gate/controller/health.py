@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -44,6 +44,7 @@ from dra_gate.policy.model import ON_UNHEALTHY, PolicySet
 LOOK_SECONDS = 1.0  # a burst of events is looked at once
 IDLE_SECONDS = 30.0  # without events and with nothing due
 STALE_SECONDS = 200.0  # a bookmark comes every minute or two: a cache that was silent for longer may be wrong
+TOLD = 8  # Events about one Pod: whoever reads them knows by then that its device comes and goes
 WRITES = 5  # at most in one look, so that a rack that falls ill makes a queue and no storm
 NOT_SWITCHED_ON = "the controller may not evict Pods (deploy/components/recreate)"
 NOT_ENFORCED = "its namespace does not enforce the policy"
@@ -58,7 +59,7 @@ class _Pod:
     seen: PodSeen
     first: float
     ill_since: float | None = None
-    told: str = ""  # name of the last Event about it
+    told: set[str] = field(default_factory=set)  # names of the Events about it
     outdated: str = ""  # the version in which the API server no longer had it
     evicted: bool = False
 
@@ -268,7 +269,7 @@ class HealthController(Collector):
             self._budgets.clear()
             self._concerned.clear()
             for pod in self._pods.values():
-                pod.ill_since, pod.told, pod.outdated, pod.evicted = None, "", "", False
+                pod.ill_since, pod.told, pod.outdated, pod.evicted = None, set(), "", False
 
     def look(self) -> float:
         """One look at every Pod: do what is due, and say in how many seconds there may be more."""
@@ -359,15 +360,15 @@ class HealthController(Collector):
                 return writes
         event = self._event(case, judgement)
         name = str(mapping(event["metadata"]).get("name"))
-        if case.pod.told == name:
+        if name in case.pod.told or (judgement.action == "alert" and len(case.pod.told) >= TOLD):
             return writes
-        case.pod.told = name
+        case.pod.told.add(name)
         if self._tell(case, event, now) or judgement.action == "recreate":
             _log.warning("%s/%s: %s: %s", *case.key, judgement.code, judgement.text)
             with self._lock:
                 self._done[case.tenant, judgement.action, judgement.code] += 1
         else:
-            case.pod.told = ""
+            case.pod.told.discard(name)
         return writes + 1
 
     def _evict(self, case: _Case, now: float) -> bool:
@@ -425,7 +426,8 @@ class HealthController(Collector):
 
     def _event(self, case: _Case, judgement: Judgement) -> Object:
         namespace, name = case.key
-        about = "\0".join([case.pod.seen.uid, judgement.code, *sorted("/".join(device) for device in case.ill)])
+        ill = (f"{'/'.join(device)} {problem}" for device, problem in case.ill.items())
+        about = "\0".join([case.pod.seen.uid, judgement.code, *sorted(ill)])
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
