@@ -220,8 +220,10 @@ def sick(api: Api) -> dict[tuple[str, str], str]:
 
 def judged(api: Api) -> tuple[Counter[str], list[str]]:
     """How Pods ended, and those for which nothing says truly why they are not well placed."""
-    health = sick(api)
+    # Not one moment: what moves meanwhile counts as wrong, and is looked at again.
+    listed = {namespace: api.list("pods", namespace) for namespace in NAMESPACES}
     claims = {(c["metadata"]["namespace"], c["metadata"]["name"]): c for c in api.list("resourceclaims")}
+    health = sick(api)
     held = {
         (result["pool"], result["device"])
         for claim in claims.values()
@@ -231,7 +233,7 @@ def judged(api: Api) -> tuple[Counter[str], list[str]]:
     ends: Counter[str] = Counter()
     wrong = []
     for namespace, wanted in NAMESPACES.items():
-        pods = [pod for pod in api.list("pods", namespace) if "deletionTimestamp" not in pod["metadata"]]
+        pods = [pod for pod in listed[namespace] if "deletionTimestamp" not in pod["metadata"]]
         if len(pods) != wanted:
             wrong.append(f"{namespace}: {len(pods)} Pods, not {wanted}")
         events = api.request("GET", f"/apis/events.k8s.io/v1/namespaces/{namespace}/events").body["items"]
@@ -264,9 +266,12 @@ def _end(
         # The scheduler looks again within a second of every change, so that it must be right by now.
         return f"waits, {reason}, {'no' if not room else 'a'} device is left", reason == "Unschedulable" and not room
     names = [status["resourceClaimName"] for status in pod["status"].get("resourceClaimStatuses", [])]
-    results = [
-        result for name in names for result in claims[namespace, name]["status"]["allocation"]["devices"]["results"]
-    ]
+    results = []
+    for name in names:
+        allocation = claims.get((namespace, name), {}).get("status", {}).get("allocation")
+        if allocation is None:
+            return "bound a moment ago", False
+        results += allocation["devices"]["results"]
     ill = {r["device"]: why for r in results if (why := health.get((r["pool"], r["device"]), "not published"))}
     if not results or not ill:
         return ("bound, well" if results else "bound without a device"), bool(results)
@@ -481,7 +486,7 @@ Neither bound nor with a true reason:{wrong}
 
 The controller evicted {found.evictions} Pods and wrote {found.events} Events. Its requests, leases, lists and watches
 included: {sum(calls)} in all, {sum(calls) / len(calls):.2f} a second on average ({sum(own) / len(own):.2f} without the
-Lease), at most {max(calls)} in one second and {_busiest(calls):.1f} a second over ten.
+Lease), at most {max(calls)} in one second and {busiest(calls):.1f} a second over ten.
 
 ![Requests a second](health-calls.svg)
 
@@ -492,7 +497,7 @@ slope {found.slope:+.1f} MiB an hour.
 """
 
 
-def _busiest(calls: list[int], seconds: int = 10) -> float:
+def busiest(calls: list[int], seconds: int = 10) -> float:
     sums = [0]
     for count in calls:
         sums.append(sums[-1] + count)
