@@ -11,7 +11,7 @@ pytestmark = pytest.mark.controlplane
 
 def test_every_pod_ends_bound_or_with_a_true_reason_and_without_a_storm() -> None:
     found = run(0.75, seed=7, every=1.0)
-    print(found)
+    print(found.ends, found.wrong, found.done)
     assert found.wrong == []
     assert sum(found.ends.values()) == sum(NAMESPACES.values())
     assert found.ends["bound, well"] > 100

@@ -16,9 +16,9 @@ from controlplane.api import ApiError, wait_for
 from controlplane.control_plane import ControlPlane
 from controlplane.fixture_types import InstallFleet
 from controlplane.gate import Gate
+from dra_gate.cli.metrics_reference import controller_metrics
 from dra_gate.cluster.client import Client, NotFound
 from dra_gate.controller.footing import FootingController
-from dra_gate.controller.health import HealthController
 from dra_gate.controller.metrics import Metrics as ControllerMetrics
 from dra_gate.policy.model import Settings
 from e2e import scene
@@ -66,20 +66,10 @@ def footing_page() -> bytes:
     return generate_latest(registry)
 
 
-def health_page() -> bytes:
-    """What a controller says that has told of a Pod and evicted another."""
-    client = create_autospec(Client, instance=True)
-    health = HealthController(client, list, set, recreate=True, identity="t", leading=lambda: True)
-    health._concerned["maple", "taint", "no"] = 1
-    health._done["maple", "recreate", "recreated"] = 1
-    registry = CollectorRegistry()
-    registry.register(health)
-    return generate_latest(registry)
-
-
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
 def test_a_rule_stands_on_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
-    known = labels_of([full().page(), ControllerMetrics([], lambda: True).text(), footing_page(), health_page()])
+    known = labels_of([full().page(), ControllerMetrics([], lambda: True).text(), footing_page()])
+    known |= {one.name: set(one.labels) for one in controller_metrics()}
     expression: str = rule["expr"]
     selected = re.findall(r"\b((?:dra_gate|apiserver)_\w+)\s*(?:\{([^}]*)\})?", expression)
     assert selected
