@@ -1,0 +1,32 @@
+"""The device allocator of kube-scheduler, restated: what it would give for a snapshot, and why. Pure."""
+
+from dra_gate.allocation.allocator import Allocator
+from dra_gate.allocation.outcome import (
+    CHECKS,
+    ClaimResult,
+    DeviceCheck,
+    DeviceResult,
+    Examination,
+    Outcome,
+    PoolState,
+    RequestExamination,
+)
+from dra_gate.allocation.snapshot import Snapshot, SnapshotError, dumps, loads, snapshot_of, with_objects
+
+__all__ = [
+    "CHECKS",
+    "Allocator",
+    "ClaimResult",
+    "DeviceCheck",
+    "DeviceResult",
+    "Examination",
+    "Outcome",
+    "PoolState",
+    "RequestExamination",
+    "Snapshot",
+    "SnapshotError",
+    "dumps",
+    "loads",
+    "snapshot_of",
+    "with_objects",
+]
