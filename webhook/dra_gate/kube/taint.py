@@ -1,0 +1,26 @@
+"""Taints and tolerations, of nodes and of devices alike (core v1 Toleration, resource.k8s.io/v1 DeviceToleration)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dra_gate.kube.raw import Object, mapping, text
+
+BLOCKING = ("NoSchedule", "NoExecute")  # effects that keep away who does not tolerate them
+
+
+def tolerated(taint: Object, tolerations: Iterable[object]) -> bool:
+    """Whether one of `tolerations` is for `taint`."""
+    return any(_tolerates(mapping(toleration), taint) for toleration in tolerations)
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    key, effect = text(toleration.get("key")), text(toleration.get("effect"))
+    if effect and effect != taint.get("effect"):
+        return False
+    operator = text(toleration.get("operator")) or "Equal"
+    if not key:
+        return operator == "Exists"
+    if key != taint.get("key"):
+        return False
+    return operator == "Exists" or (operator == "Equal" and text(toleration.get("value")) == text(taint.get("value")))
