@@ -1,8 +1,9 @@
 """Builds the control plane's programs from source with the Go toolchain and keeps them in the user's cache.
 
 kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and etcd are Go tool dependencies of the two modules
-under `go/`; their `go.mod` and `go.sum` pin every module. Only the build reaches the network (the Go module proxy, and
-a package index for the toolchain when the machine has none); running a control plane never does.
+under `go/`; their `go.mod` and `go.sum` pin every module. `allocate`, which asks the scheduler's allocator, is ours and
+linked from the same modules. Only the build reaches the network (the Go module proxy, and a package index for the
+toolchain when the machine has none); running a control plane never does.
 
 Environment:
   DRA_GATE_CONTROLPLANE_BIN    a folder with ready-made programs; nothing is built
@@ -13,6 +14,7 @@ Environment:
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ from pathlib import Path
 KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 PROGRAMS = (*KUBERNETES_PROGRAMS, "etcd")
 MODULES = Path(__file__).parent / "go"
+_ALLOCATE = MODULES / "kubernetes" / "allocate"
 _OLDEST_GO = (1, 26)  # what the go directives of the modules ask for
 _PROGRESS_SECONDS = 10.0
 
@@ -69,8 +72,19 @@ def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "dra-gate" / "controlplane"
 
 
-def ensure_programs(*, quiet: bool = False) -> Path:
-    """The folder that holds every program of PROGRAMS, built first when it is not there yet.
+def allocate_program() -> str:
+    """The name of the program that asks the scheduler's allocator; it holds a digest of our source."""
+    return f"allocate-{hashlib.sha256((_ALLOCATE / 'main.go').read_bytes()).hexdigest()[:12]}"
+
+
+def ensure_allocate(*, quiet: bool = False) -> Path:
+    """The program that asks the scheduler's allocator; its build never waits for the control plane's programs."""
+    name = allocate_program()
+    return ensure_programs((name,), quiet=quiet) / name
+
+
+def ensure_programs(programs: Sequence[str] = PROGRAMS, *, quiet: bool = False) -> Path:
+    """The folder that holds `programs`; those that are missing are built first.
 
     A first build takes minutes and prints a line every ten seconds to stderr; two runs at once build once. Raises
     BuildError when DRA_GATE_CONTROLPLANE_BIN lacks a program, when there is no Go, or when the build fails.
@@ -78,7 +92,7 @@ def ensure_programs(*, quiet: bool = False) -> Path:
     ready_made = os.environ.get("DRA_GATE_CONTROLPLANE_BIN")
     if ready_made:
         folder = Path(ready_made)
-        missing = _missing(folder)
+        missing = _missing(folder, programs)
         if missing:
             raise BuildError(f"DRA_GATE_CONTROLPLANE_BIN={folder} has no executable {', '.join(missing)}")
         return folder
@@ -86,21 +100,23 @@ def ensure_programs(*, quiet: bool = False) -> Path:
     system, machine = _platform()
     home = cache_root() / f"{versions.kubernetes}-{versions.etcd}-{system}-{machine}"
     folder = home / "bin"
-    if not _missing(folder):
+    if not _missing(folder, programs):
         return folder
     home.mkdir(parents=True, exist_ok=True)
     with _only_one(home / "lock", quiet=quiet):
-        if not _missing(folder):  # somebody else built while we waited
+        missing = _missing(folder, programs)
+        if not missing:  # somebody else built while we waited
             return folder
         started = time.monotonic()
-        _say(f"building Kubernetes {versions.kubernetes} and etcd {versions.etcd}, once, into {home}", quiet=quiet)
-        _build(versions, home, quiet=quiet)
+        what = f"Kubernetes {versions.kubernetes} and etcd {versions.etcd}" if missing == [*PROGRAMS] else str(missing)
+        _say(f"building {what}, once, into {home}", quiet=quiet)
+        _build(missing, versions, home, quiet=quiet)
         _say(f"built in {time.monotonic() - started:.0f} s", quiet=quiet)
     return folder
 
 
-def _missing(folder: Path) -> list[str]:
-    return [name for name in PROGRAMS if not os.access(folder / name, os.X_OK)]
+def _missing(folder: Path, programs: Sequence[str]) -> list[str]:
+    return [name for name in programs if not os.access(folder / name, os.X_OK)]
 
 
 def _platform() -> tuple[str, str]:
@@ -125,7 +141,7 @@ def _only_one(lock: Path, *, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _build(versions: Versions, home: Path, *, quiet: bool) -> None:
+def _build(programs: Sequence[str], versions: Versions, home: Path, *, quiet: bool) -> None:
     go = _find_go(quiet=quiet)
     log = home / "build.log"
     with tempfile.TemporaryDirectory(prefix="build-", dir=home) as work:
@@ -138,22 +154,23 @@ def _build(versions: Versions, home: Path, *, quiet: bool) -> None:
             environment["GOFLAGS"] = f"{environment.get('GOFLAGS', '')} -mod=mod".strip()
         output = staging / "bin"
         output.mkdir()
-        for number, program in enumerate(PROGRAMS, 1):
+        for number, program in enumerate(programs, 1):
             module = "etcd" if program == "etcd" else "kubernetes"
-            package = "go.etcd.io/etcd/server/v3" if program == "etcd" else f"k8s.io/kubernetes/cmd/{program}"
+            package = {"etcd": "go.etcd.io/etcd/server/v3", allocate_program(): "./allocate"}.get(program)
+            package = package or f"k8s.io/kubernetes/cmd/{program}"
             command = [str(go), "build", "-trimpath", "-ldflags", _linker_flags(program, versions.kubernetes)]
             _run(
                 [*command, "-o", str(output / program), package],
-                f"{program} ({number} of {len(PROGRAMS)})",
+                f"{program} ({number} of {len(programs)})",
                 modules / module,
                 environment,
                 log,
                 quiet=quiet,
             )
         target = home / "bin"
-        if target.exists():  # a half-filled one of an older kit
-            shutil.rmtree(target)
-        output.rename(target)  # whole or not at all
+        target.mkdir(exist_ok=True)
+        for built in output.iterdir():  # each whole or not at all; what is there already may be running
+            built.replace(target / built.name)
 
 
 def _linker_flags(program: str, kubernetes: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_two_runs_build_once(cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
     built = []
     first_is_in, may_finish = threading.Event(), threading.Event()
 
-    def slow(versions: build.Versions, home: Path, *, quiet: bool) -> None:
+    def slow(programs: Sequence[str], versions: build.Versions, home: Path, *, quiet: bool) -> None:
         built.append(versions)
         first_is_in.set()
         assert may_finish.wait(10)
@@ -93,6 +94,26 @@ def test_two_runs_build_once(cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
         run.join(10)
     assert len(built) == 1
     assert found == [cache / "1.37.2-3.7.3-{}-{}".format(*build._platform()) / "bin"] * 2
+
+
+def test_only_what_is_missing_is_built(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def record(command: list[str], what: str, folder: Path, *others: object, quiet: bool) -> None:
+        built.append(command[-1])
+        Path(command[command.index("-o") + 1]).touch(mode=0o755)
+
+    monkeypatch.setattr(build, "_run", record)
+    monkeypatch.setattr(build, "_find_go", lambda *, quiet: Path("/usr/bin/go"))
+    folder = cache / "1.37.2-3.7.3-{}-{}".format(*build._platform()) / "bin"
+    fill(folder)
+    kept = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    assert build.ensure_allocate(quiet=True) == folder / build.allocate_program()
+    assert built == ["./allocate"]
+    assert {name: (folder / name).stat().st_ino for name in kept} == kept
+    (folder / "etcd").unlink()
+    build.ensure_programs(quiet=True)
+    assert built == ["./allocate", "go.etcd.io/etcd/server/v3"]
 
 
 def test_a_failed_build_leaves_nothing_that_looks_finished(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The device allocator of kube-scheduler, restated: what it would give for a snapshot, and why. Pure."""
 
 from dra_gate.allocation.allocator import Allocator
+from dra_gate.allocation.nodes import BestNodes, best_nodes
 from dra_gate.allocation.outcome import (
     CHECKS,
     ClaimResult,
@@ -16,6 +17,7 @@ from dra_gate.allocation.snapshot import Snapshot, SnapshotError, dumps, loads, 
 __all__ = [
     "CHECKS",
     "Allocator",
+    "BestNodes",
     "ClaimResult",
     "DeviceCheck",
     "DeviceResult",
@@ -25,6 +27,7 @@ __all__ = [
     "RequestExamination",
     "Snapshot",
     "SnapshotError",
+    "best_nodes",
     "dumps",
     "loads",
     "snapshot_of",

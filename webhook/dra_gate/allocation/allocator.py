@@ -1,28 +1,105 @@
-"""The allocator of kube-scheduler restated for one snapshot (k8s.io/dynamic-resource-allocation, incubating)."""
+"""The allocator of kube-scheduler restated for one snapshot.
+
+What it restates is `structured/internal/incubating` of k8s.io/dynamic-resource-allocation v0.37.2, which the scheduler
+takes with the default feature gates of 1.36 and 1.37, and what the plugin DynamicResources does before it asks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from dra_gate.allocation.asked import Claim, claims_of
+from dra_gate.allocation.examine import examined
+from dra_gate.allocation.held import Held
 from dra_gate.allocation.outcome import Examination, Outcome
+from dra_gate.allocation.pools import Pool, Slices
+from dra_gate.allocation.problems import CannotEvaluate, Failed
+from dra_gate.allocation.results import results_of, score_of
+from dra_gate.allocation.search import Search, View
 from dra_gate.allocation.snapshot import Snapshot
-from dra_gate.kube.raw import Object
+from dra_gate.allocation.verdicts import Verdicts
+from dra_gate.allocation.versions import Rules, rules_of
+from dra_gate.kube.raw import Object, at, text
 
 
 class Allocator:
     """What kube-scheduler would allocate, for one snapshot.
 
-    Claims whose UID is in `ignore` count as not allocated: the state as it was before.
+    Claims whose UID is in `ignore` count as not allocated: the state as it was before. What is read of the snapshot is
+    kept, so that one allocator should serve all nodes; it is not for several threads at once.
     """
 
     def __init__(self, snapshot: Snapshot, *, ignore: Collection[str] = ()) -> None:
-        self._snapshot = snapshot
-        self._ignore = frozenset(ignore)
+        self._problem = ""
+        try:
+            self._rules: Rules = rules_of(snapshot.version, snapshot.gates)
+            self._held = Held(snapshot.claims, ignore)
+        except CannotEvaluate as error:
+            self._problem = str(error)
+            return
+        self._nodes = {text(at(node, "metadata", "name")): node for node in snapshot.nodes}
+        self._classes = {text(at(one, "metadata", "name")): one for one in snapshot.classes}
+        self._slices = Slices(snapshot.slices, snapshot.taint_rules if self._rules.taint_rules else ())
+        self._verdicts = Verdicts()
+        self._views: dict[str, tuple[View, list[Pool]]] = {}
+        self._asked: tuple[tuple[Object, ...], tuple[Claim, ...]] | None = None
 
-    def allocate(self, node: str, claims: Sequence[Object]) -> Outcome:  # noqa: ARG002 - follows in the next commit
-        """The answer for the node of that name to all of `claims` together."""
-        return Outcome("cannot-evaluate", "not written yet")
+    def allocate(self, node: str, claims: Sequence[Object]) -> Outcome:
+        """The answer for the node of that name to all of `claims` together, as if none of them were allocated."""
+        try:
+            view, _ = self._view(node)
+            return self._outcome(view, self._read(claims))
+        except Failed as error:
+            return Outcome("failed", str(error))
+        except CannotEvaluate as error:
+            return Outcome("cannot-evaluate", str(error))
 
     def examine(self, node: str, claims: Sequence[Object]) -> Examination:
         """The same, and why."""
-        return Examination(self.allocate(node, claims), (), ())
+        outcome = self.allocate(node, claims)
+        try:
+            view, passed = self._view(node)
+        except CannotEvaluate:
+            return Examination(outcome, (), ())
+        try:
+            asked = self._read(claims)
+        except (Failed, CannotEvaluate):
+            asked = ()
+        return examined(outcome, view, passed, asked, self._held, self._search)
+
+    def _view(self, name: str) -> tuple[View, list[Pool]]:
+        if self._problem:
+            raise CannotEvaluate(self._problem)
+        found = self._views.get(name)
+        if found is None:
+            node = self._nodes.get(name)
+            if node is None:
+                raise CannotEvaluate(f"node {name} is not in the snapshot")
+            pools, passed = self._slices.pools(node)
+            found = self._views[name] = (View.of(node, pools), passed)
+        return found
+
+    def _read(self, raw: Sequence[Object]) -> tuple[Claim, ...]:
+        """The claims, read once for all nodes."""
+        kept = self._asked
+        if kept is not None and len(kept[0]) == len(raw) and all(map(_is, kept[0], raw)):
+            return kept[1]
+        claims = claims_of(raw, self._classes)
+        self._asked = (tuple(raw), claims)
+        return claims
+
+    def _search(self, view: View, claims: Sequence[Claim]) -> Search:
+        return Search(view, claims, self._held, self._verdicts, self._rules.fractional)
+
+    def _outcome(self, view: View, claims: tuple[Claim, ...]) -> Outcome:
+        search = self._search(view, claims)
+        search.prepare()
+        if search.run():
+            return Outcome("allocated", "", results_of(view.node, claims, search.picked), score_of(search.picked))
+        if any(pool.state == "invalid" for pool in view.pools):
+            return Outcome("invalid-pools", "invalid resource pools were encountered")
+        return Outcome("impossible")
+
+
+def _is(one: Object, two: Object) -> bool:
+    return one is two

@@ -72,7 +72,8 @@ class DeviceCheck:
     """The first check that a device fails, "" if it fits.
 
     `detail` holds the index of a selector or constraint, or the words for what is missing; `claims` who holds the
-    device, as namespace/name. `given` is the request of these claims that gets the device in the end.
+    device, as namespace/name. `matches` tells whether the selectors and the node accept it, in use or not. `given` is
+    the request of these claims that gets the device in the end.
     """
 
     driver: str
@@ -81,6 +82,7 @@ class DeviceCheck:
     check: Check
     detail: str = ""
     claims: tuple[str, ...] = ()
+    matches: bool = True
     given: str = ""
 
 

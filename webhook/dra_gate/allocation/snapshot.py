@@ -57,7 +57,7 @@ def snapshot_of(objects: Iterable[Object], *, version: str, gates: Mapping[str, 
 def with_objects(snapshot: Snapshot, objects: Iterable[Object]) -> Snapshot:
     """`snapshot` with `objects` in it, each in place of the one of its kind, namespace and name if there is one."""
     added = snapshot_of(objects, version=snapshot.version)
-    changed = {}
+    changed: dict[str, Any] = {}
     for name, _ in _KINDS.values():
         merged = {_place(item): item for item in (*getattr(snapshot, name), *getattr(added, name))}
         changed[name] = tuple(merged[place] for place in sorted(merged))

@@ -1,0 +1,228 @@
+"""Why the outcome for a node is what it is: pools, devices and choices.
+
+Every device is judged as if nothing of the Pod were allocated. Where enough devices fit one by one and still no set of
+them does, they are judged beside those that the scheduler would pick first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dra_gate.allocation.asked import Alternative, Claim, Request
+from dra_gate.allocation.held import Held
+from dra_gate.allocation.outcome import DeviceCheck, Examination, Outcome, PoolState, RequestExamination
+from dra_gate.allocation.pools import Device, DeviceId, Pool
+from dra_gate.allocation.problems import CannotEvaluate, Failed
+from dra_gate.allocation.search import Search, View, untolerated
+from dra_gate.kube.raw import text
+
+Start = Callable[[View, Sequence[Claim]], Search]
+_MAX_QUESTIONS: Final = 64  # searches that looking for who forced a choice may cost
+
+
+def examined(
+    outcome: Outcome, view: View, passed: Iterable[Pool], claims: tuple[Claim, ...], held: Held, start: Start
+) -> Examination:
+    """The examination of one node. `start` begins a search of some claims that has picked nothing."""
+    given = {
+        (index, result.driver, result.pool, result.device): result.request
+        for index, claim in enumerate(outcome.claims)
+        for result in claim.results
+    }
+    holders = {place[1:]: request for place, request in given.items()}
+    requests = tuple(
+        _Examiner(view, claims, held, start, holders).examined(index, request, alternative)
+        for index, claim in enumerate(claims)
+        for request in claim.requests
+        for alternative in request.alternatives
+    )
+    backtracked = tuple(_Choices(view, claims, start, outcome).sentences()) if outcome.kind == "allocated" else ()
+    return Examination(outcome, tuple(_pool_states(view, passed)), requests, backtracked)
+
+
+def _pool_states(view: View, passed: Iterable[Pool]) -> Iterator[PoolState]:
+    order = 0
+    for pool in view.pools:
+        used = pool.state == "used"
+        yield PoolState(*pool.id, pool.generation, pool.state, pool.reason, order if used else -1)
+        order += used
+    for pool in passed:
+        yield PoolState(*pool.id, pool.generation, pool.state, pool.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Examiner:
+    view: View
+    claims: tuple[Claim, ...]
+    held: Held
+    start: Start
+    given: dict[DeviceId, str]
+
+    def examined(self, index: int, request: Request, alternative: Alternative) -> RequestExamination:
+        """One alternative against all devices."""
+        alone, position = _alone(self.claims, index, request, alternative)
+        search = self.start(self.view, alone)
+        checks = [self._check(search, position, alternative, device, pool) for device, pool in self.view.devices]
+        fitting = [number for number, check in enumerate(checks) if not check.check]
+        if not alternative.every and 1 < alternative.count <= len(fitting) and not self._satisfied(alone):
+            for number in fitting:
+                device, pool = self.view.devices[number]
+                checks[number] = self._check(search, position, alternative, device, pool)
+                if not checks[number].check:
+                    search.pick(position, alternative, device, pool)
+        count = self._how_many(alone, alternative) if alternative.every else alternative.count
+        listed = alternative.name if request.listed else ""
+        return RequestExamination(index, request.name, listed, count, tuple(checks))
+
+    def _how_many(self, alone: Sequence[Claim], alternative: Alternative) -> int:
+        """How many devices mode All means; 0 where the scheduler does not get so far as to count them."""
+        search = self.start(self.view, alone)
+        try:
+            search.prepare()
+        except (Failed, CannotEvaluate):
+            return 0
+        return len(search.every[alternative])
+
+    def _satisfied(self, alone: Sequence[Claim]) -> bool:
+        search = self.start(self.view, alone)
+        try:
+            search.prepare()
+            return search.run()
+        except (Failed, CannotEvaluate):
+            return True  # not for want of a set of devices: there is nothing to add
+
+    def _check(self, search: Search, index: int, alternative: Alternative, device: Device, pool: Pool) -> DeviceCheck:
+        given = self.given.get(device.id, "")
+        try:
+            matches = not search.unselected(index, alternative, device)
+        except (Failed, CannotEvaluate) as error:
+            return DeviceCheck(*device.id, "selector", str(error), (), False, given)
+        try:
+            check = search.objection(index, alternative, device, pool)
+        except (Failed, CannotEvaluate) as error:
+            return DeviceCheck(*device.id, "capacity", str(error), (), matches, given)
+        detail, holders = "", tuple[str, ...]()
+        match check:
+            case "in-use":
+                holders = self.held.holders(device.id)
+            case "class-selector" | "selector":
+                detail = str(search.verdict(alternative, device).number)
+            case "capacity":
+                detail, holders = search.short_of(alternative, device), self.held.holders(device.id)
+            case "counters":
+                detail = search.counters(pool).lacking(device)
+                holders = tuple(self._sharers(pool, device))
+            case "taint":
+                taint = untolerated(alternative, device) or {}
+                value = text(taint.get("value"))
+                detail = f"{text(taint.get('key'))}{'=' if value else ''}{value}:{text(taint.get('effect'))}"
+            case "constraint":
+                number, words = search.refusing(index, alternative, device)
+                detail = f"{number}: {words}"
+        return DeviceCheck(*device.id, check, detail, holders, matches, given)
+
+    def _sharers(self, pool: Pool, device: Device) -> list[str]:
+        """Who holds devices that draw on the same counter sets."""
+        sets = {name for name, _ in device.consumes}
+        return sorted(
+            {
+                holder
+                for found in (*pool.slices, *pool.others)
+                for other in found.devices
+                if sets.intersection(name for name, _ in other.consumes)
+                for holder in self.held.holders(other.id)
+            }
+        )
+
+
+def _alone(
+    claims: tuple[Claim, ...], index: int, request: Request, alternative: Alternative
+) -> tuple[tuple[Claim, ...], int]:
+    """The claim of a request with nothing but one alternative of it, and its index in what is returned."""
+    only = replace(request, alternatives=(alternative,))
+    return (replace(claims[index], requests=(only,)),), 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Which later (or earlier) request forced a lower alternative: found by asking again without it."""
+
+    view: View
+    claims: tuple[Claim, ...]
+    start: Start
+    outcome: Outcome
+
+    def sentences(self) -> Iterator[str]:
+        """A sentence for each request that got a lower alternative than it would have got by itself."""
+        places = [(index, request) for index, claim in enumerate(self.claims) for request in claim.requests]
+        if len(places) < 2:
+            return
+        chosen = self._chosen(self.claims)
+        questions = 0
+        for number, place in enumerate(places):
+            now = chosen.get((place[0], place[1].name), 0)
+            if not now or questions + len(places) > _MAX_QUESTIONS:
+                continue
+            questions += len(places)
+            best = self._asked([place], place)
+            if best >= now:
+                continue
+            culprit = next(
+                (
+                    (other, with_out)
+                    for other, left_out in enumerate(places)
+                    if left_out is not place
+                    and (with_out := self._asked([kept for kept in places if kept is not left_out], place)) < now
+                ),
+                None,
+            )
+            yield self._sentence(place, now, best, number, places, culprit)
+
+    def _sentence(
+        self,
+        place: tuple[int, Request],
+        now: int,
+        best: int,
+        number: int,
+        places: Sequence[tuple[int, Request]],
+        culprit: tuple[int, int] | None,
+    ) -> str:
+        names = [alternative.full_name for alternative in place[1].alternatives]
+        if culprit is None:
+            return (
+                f"{self._named(place)}: {names[now]}, not {names[best]}: the other requests need what that would take"
+            )
+        other, instead = culprit
+        named = self._named(places[other])
+        if other < number:
+            return f"{self._named(place)}: {names[now]}, not {names[instead]}: {named} comes first and takes it"
+        return f"{self._named(place)}: {names[now]}, not {names[instead]}: {named} would get nothing beside that"
+
+    def _named(self, place: tuple[int, Request]) -> str:
+        return f"request {place[1].name} of claim {self.claims[place[0]].name}"
+
+    def _asked(self, kept: Sequence[tuple[int, Request]], place: tuple[int, Request]) -> int:
+        """The alternative that `place` gets when only `kept` are asked for; past the last if it gets none."""
+        claims = tuple(
+            replace(claim, requests=tuple(request for owner, request in kept if owner == index))
+            for index, claim in enumerate(self.claims)
+        )
+        return self._chosen(claims).get((place[0], place[1].name), len(place[1].alternatives))
+
+    def _chosen(self, claims: Sequence[Claim]) -> dict[tuple[int, str], int]:
+        """The alternative of each request that has a list of them; nothing if the claims cannot all be allocated."""
+        search = self.start(self.view, claims)
+        try:
+            search.prepare()
+            if not search.run():
+                return {}
+        except (Failed, CannotEvaluate):
+            return {}
+        return {
+            (index, pick.alternative.parent): pick.alternative.index
+            for index, picks in enumerate(search.picked)
+            for pick in picks
+            if pick.alternative.parent
+        }
