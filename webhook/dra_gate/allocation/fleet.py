@@ -98,7 +98,11 @@ class Fleet:
                         node or text(raw.get("nodeName")),
                         self._reach(mapping(one.get("spec")), raw),
                         ("old-generation", told) if stale else problem,
-                        tuple(t for t in (*map(mapping, sequence(raw.get("taints"))), *taints) if at(t, "effect") in BLOCKING),
+                        tuple(
+                            t
+                            for t in (*map(mapping, sequence(raw.get("taints"))), *taints)
+                            if at(t, "effect") in BLOCKING
+                        ),
                         _device(key[0], raw),
                         raw,
                     )
@@ -178,7 +182,10 @@ def _pool_problem(pool: str, current: list[Object], members: list[Object]) -> tu
     counts = {at(one, "spec", "pool", "resourceSliceCount") for one in current}
     if not counts & {len(current), len(published)}:
         wanted = " or ".join(sorted(str(count) for count in counts))
-        return "incomplete-pool", f"pool {pool} has {len(published)} slices of its generation {generation}, which says {wanted}"
+        return (
+            "incomplete-pool",
+            f"pool {pool} has {len(published)} slices of its generation {generation}, which says {wanted}",
+        )
     names = Counter(text(raw.get("name")) for one in current for raw in _devices(one))
     twice = sorted(name for name, count in names.items() if count > 1)
     return ("invalid-pool", f"pool {pool} publishes {twice[0]} twice") if twice else ("", "")

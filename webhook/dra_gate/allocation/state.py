@@ -75,7 +75,9 @@ def state_of(
             found[name].append(projection(one))
     kinds = {name: tuple(sorted(group, key=_order)) for name, group in found.items()}
     snapshot = snapshot_of(listed, version=version)
-    pods = tuple(_pod(pod) if _asks(pod) and (not namespace or _own(pod, namespace)) else _load(pod) for pod in snapshot.pods)
+    pods = tuple(
+        _pod(pod) if _asks(pod) and (not namespace or _own(pod, namespace)) else _load(pod) for pod in snapshot.pods
+    )
     claims = tuple(claim if not namespace or _own(claim, namespace) else _held(claim) for claim in snapshot.claims)
     return State(replace(snapshot, pods=pods, claims=claims), **kinds, policies=policies, active=active)
 

@@ -54,7 +54,7 @@ class Wanted:
 def policy_of(
     claim: Object | None, pod: Object, sets: Mapping[str, PolicySet], active: str
 ) -> tuple[DevicePolicy | None, PolicySet | None]:
-    """The policy that a claim says to be of, from the set that the Pod is stamped with, or else from any that has it."""
+    """The policy that a claim says to be of, from the set that the Pod is stamped with or else any that has it."""
     labels = mapping(at(claim, "metadata", "labels"))
     name, version = text(labels.get(f"{DOMAIN}/policy")), text(labels.get(f"{DOMAIN}/policy-version"))
     if not name or not version.isdecimal():

@@ -15,12 +15,9 @@ def tolerated(taint: Object, tolerations: Iterable[object]) -> bool:
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    key, effect = text(toleration.get("key")), text(toleration.get("effect"))
-    if effect and effect != taint.get("effect"):
-        return False
+    for name in ("effect", "key"):
+        wanted = text(toleration.get(name))
+        if wanted and wanted != taint.get(name):
+            return False
     operator = text(toleration.get("operator")) or "Equal"
-    if not key:
-        return operator == "Exists"
-    if key != taint.get("key"):
-        return False
     return operator == "Exists" or (operator == "Equal" and text(toleration.get("value")) == text(taint.get("value")))
