@@ -24,6 +24,7 @@ MODELS = (
     ("NVIDIA A100-SXM4-40GB", "Ampere", "40Gi"),
     ("NVIDIA L40S", "Ada Lovelace", "46068Mi"),
 )
+FRACTIONS = {"min": "500m", "max": "3", "step": "500m"}
 KEYS = ("example.com/ecc", "example.com/hot", "maintenance")
 VALUES = ("", "a", "b")
 
@@ -33,12 +34,19 @@ def question(seed: int) -> Question:
     return _Generator(Random(seed)).question()
 
 
+def more_claims(slices: list[Object], seed: int) -> list[Object]:
+    """The claims of another Pod for a cluster that publishes `slices`."""
+    return _Generator(Random(seed), slices=slices).claims()
+
+
 H100, A100, L40S = "NVIDIA H100", "NVIDIA A100", "NVIDIA L40S"
 
 
 def product(name: str) -> str:
     """A model's selector, in the form of the policy compiler."""
-    return f"has(device.attributes['{GPU}'].productName) && device.attributes['{GPU}'].productName.startsWith('{name}')"
+    return (
+        f"has(device.attributes['{GPU}'].productName) && device.attributes['{GPU}'].productName.startsWith('{name}')"
+    )
 
 
 FLOORS = (
@@ -46,7 +54,8 @@ FLOORS = (
     f"has(device.capacity['{GPU}'].memory) && device.capacity['{GPU}'].memory.compareTo(quantity('40Gi')) >= 0",
     f"has(device.attributes['{GPU}'].driverVersion)"
     f" && device.attributes['{GPU}'].driverVersion.compareTo(semver('550.54.15')) >= 0",
-    f"has(device.attributes['{GPU}'].architecture) && device.attributes['{GPU}'].architecture in ['Hopper', 'Ampere']",
+    f"has(device.attributes['{GPU}'].architecture)"
+    f" && device.attributes['{GPU}'].architecture in ['Hopper', 'Ampere']",
     f"has(device.attributes['{GPU}'].type) && device.attributes['{GPU}'].type == 'gpu'"
     " && !device.allowMultipleAllocations",
 )
@@ -55,7 +64,8 @@ FOREIGN = (
     f"device.driver != '{NIC}'",
     f"device.attributes['{GPU}'].?index.orValue(0) >= 1",
     f"'index' in device.attributes['{GPU}']",
-    f"has(device.attributes['{GPU}'].productName) && device.attributes['{GPU}'].productName.matches('^NVIDIA [AL]')",
+    f"has(device.attributes['{GPU}'].productName)"
+    f" && device.attributes['{GPU}'].productName.matches('^NVIDIA [AL]')",
     f"device.capacity['{GPU}'].?memory.orValue(quantity('0')).isGreaterThan(quantity('45Gi'))",
     f"has(device.attributes['{GPU}'].linked) && device.attributes['{GPU}'].linked",
     f"cel.bind(a, device.attributes['{GPU}'], has(a.index) && a.index % 2 == 0)",
@@ -77,7 +87,8 @@ UNGUARDED = (
 )
 CLASSES: dict[str, tuple[str, ...]] = {
     "gpu.nvidia.com": (
-        f"device.driver == '{GPU}' && has(device.attributes['{GPU}'].type) && device.attributes['{GPU}'].type == 'gpu'",
+        f"device.driver == '{GPU}' && has(device.attributes['{GPU}'].type)"
+        f" && device.attributes['{GPU}'].type == 'gpu'",
     ),
     "mig.nvidia.com": (f"device.driver == '{GPU}'", f"device.attributes['{GPU}'].?type.orValue('') == 'mig'"),
     "gpu.amd.com": (f"device.driver == '{AMD}'",),
@@ -92,23 +103,28 @@ class _Generator:
     rng: Random
     nodes: list[Object] = field(default_factory=list)
     slices: list[Object] = field(default_factory=list)
+    tidy: bool = False  # holds little that is odd
     count: int = 0
 
     def question(self) -> Question:
         rng = self.rng
-        self.tidy = rng.random() < 0.5  # half of the clusters hold little that is odd
+        self.tidy = rng.random() < 0.5
         self.nodes = [self._node(i) for i in range(rng.choice((1, 1, 2, 2, 2, 3, 4)))]
         for node in self.nodes:
             self._local_pools(node["metadata"]["name"])
         if self.maybe(0.2):
             self._shared_pool()
         classes = self._classes()
-        claims = [self._claim(f"c{i}") for i in range(rng.choice((1, 1, 1, 1, 1, 1, 2, 2, 3)))]
+        claims = self.claims()
         holders = self._holders()
         rules = [self._rule(i) for i in range(rng.choice((1, 1, 2)))] if self.maybe(0.15) else []
         rng.shuffle(self.slices)
         objects = (*self.nodes, *self.slices, *classes, *rules, *claims, *holders)
-        return Question(objects, tuple(f"{NAMESPACE}/{claim['metadata']['name']}" for claim in claims))
+        gates = {"DRAFractionalCapacityRange": True} if self.maybe(0.05) else {}
+        return Question(objects, tuple(f"{NAMESPACE}/{claim['metadata']['name']}" for claim in claims), gates)
+
+    def claims(self) -> list[Object]:
+        return [self._claim(f"c{i}") for i in range(self.rng.choice((1, 1, 1, 1, 1, 1, 2, 2, 3)))]
 
     def maybe(self, chance: float) -> bool:
         return self.rng.random() < chance
@@ -133,7 +149,7 @@ class _Generator:
             if self.maybe(0.15):
                 self._partitioned_pool(node, target)
             else:
-                size = rng.choice((1, 2, 3, 4, 6, 8, 8, 12)) if not self.odd(0.02) else 40
+                size = rng.choice((1, 2, 3, 4, 4, 6, 8, 8)) if not self.odd(0.02) else 40
                 self._pool(GPU, node, target, [self._gpu(i) for i in range(size)])
         if self.maybe(0.2):
             self._pool(GPU, f"a-{node}" if self.maybe(0.5) else "rack", target, self._some(self._gpu, (1, 2, 3)))
@@ -204,7 +220,9 @@ class _Generator:
         if self.odd(0.01):
             attributes["uses"] = {"strings": ["train", "infer"]}  # of another version: this one does not know lists
         if self.maybe(0.1):
-            attributes = {(k if "/" in k else f"{GPU}/{k}"): v for k, v in attributes.items()}
+            attributes = {(k if "/" in k else f"{GPU}/{k}"): v for k, v in attributes.items()} | {
+                f"{GPU}/index": {"int": number}
+            }
         device: Object = {"name": f"gpu-{number}", "attributes": attributes, "capacity": {"memory": {"value": memory}}}
         if self.odd(0.04):
             device["capacity"] = {}
@@ -221,6 +239,7 @@ class _Generator:
 
     def _share(self, device: Object, memory: str) -> None:
         """Makes a device one that several claims may share."""
+        rng = self.rng
         device["allowMultipleAllocations"] = True
         policy: tuple[Object, ...] = (
             {},
@@ -229,11 +248,11 @@ class _Generator:
             {"requestPolicy": {"default": "8Gi", "validRange": {"min": "4Gi", "max": "32Gi", "step": "4Gi"}}},
             {"requestPolicy": {"default": "8Gi", "validRange": {"min": "1Gi"}}},
         )
-        device["capacity"]["memory"] = {"value": memory} | self.rng.choice(policy)
+        device["capacity"]["memory"] = {"value": memory} | rng.choice(policy)
         if self.maybe(0.3):
             device["capacity"]["cores"] = {
                 "value": "4",
-                "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1"}},
+                "requestPolicy": {"default": "1", "validRange": rng.choice(({"min": "1", "step": "1"}, FRACTIONS))},
             }
 
     def _amd(self, number: int) -> Object:
@@ -272,7 +291,8 @@ class _Generator:
             parts = []
             for part in range(rng.choice((2, 3, 4))):
                 device = self._gpu(number) | {"name": f"gpu-{number}-mig-{part}"}
-                device["attributes"] = device["attributes"] | {"type": {"string": "mig"}}
+                kind = f"{GPU}/type" if f"{GPU}/index" in device["attributes"] else "type"  # never under both names
+                device["attributes"] = device["attributes"] | {kind: {"string": "mig"}}
                 device["consumesCounters"] = [
                     self._consumed(f"gpu-{number}", rng.choice(("10Gi", "20Gi")), rng.choice((1, 1, 2)))
                 ]
@@ -316,7 +336,9 @@ class _Generator:
             other = {"nodeName": rng.choice(("n0", "n1", "n9"))}
             self._slice(driver, pool, generation + 1, 1, other, {"devices": [self._gpu(0) | {"name": "new-0"}]})
 
-    def _slice(self, driver: str, pool: str, generation: int, size: int, target: Object, content: Object) -> None:
+    def _slice(
+        self, driver: str, pool: str, generation: int, size: int, target: Object, content: Object
+    ) -> None:
         self.count += 1
         name = f"{self.rng.choice('abc')}-{pool}-{self.count}"
         spec = {"driver": driver, "pool": {"name": pool, "generation": generation, "resourceSliceCount": size}}
@@ -329,10 +351,7 @@ class _Generator:
 
     def _taint(self) -> Object:
         rng = self.rng
-        taint: Object = {
-            "key": rng.choice(KEYS),
-            "effect": rng.choice(("NoSchedule", "NoSchedule", "NoExecute", "None")),
-        }
+        taint: Object = {"key": rng.choice(KEYS), "effect": rng.choice(("NoSchedule", "NoSchedule", "NoExecute", "None"))}
         value = rng.choice(VALUES)
         if value:
             taint["value"] = value
@@ -489,9 +508,9 @@ class _Generator:
         if self.odd(0.1):
             amounts: tuple[dict[str, Any], ...] = (
                 {"memory": rng.choice(("1Gi", "6Gi", "10Gi", "20Gi", "40Gi", "100Gi", "1500M"))},
-                {"memory": "8Gi", "cores": rng.choice(("1", "2", "8"))},
+                {"memory": "8Gi", "cores": rng.choice(("1", "2", "700m", "8"))},
                 {"gbit": rng.choice(("40", "100", "150", "300"))},
             )
-            fitting = amounts[2] if class_name == NIC else amounts[0]
+            fitting = amounts[2] if class_name == NIC else rng.choice((amounts[0], amounts[0], amounts[1]))
             body["capacity"] = {"requests": fitting if self.maybe(0.9) else rng.choice(amounts)}
         return body

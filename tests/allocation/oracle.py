@@ -91,7 +91,10 @@ class Oracle:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the oracle ended with code {self._process.wait(10)}")
+        answer = json.loads(line)
+        if answer.get("refused"):  # before any node is looked at, so on all of them
+            return [Verdict(v["node"], None, answer["refused"], False, 0, v["microseconds"]) for v in answer["nodes"]]
         return [
             Verdict(v["node"], v["results"], v.get("error", ""), v.get("onNode", False), v["steps"], v["microseconds"])
-            for v in json.loads(line)["nodes"]
+            for v in answer["nodes"]
         ]
