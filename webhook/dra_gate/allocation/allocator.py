@@ -12,13 +12,13 @@ from dra_gate.allocation.asked import Claim, claims_of
 from dra_gate.allocation.examine import examined
 from dra_gate.allocation.held import Held
 from dra_gate.allocation.outcome import Examination, Outcome
-from dra_gate.allocation.pools import Pool, Slices
+from dra_gate.allocation.pools import Pool, Slices, View
 from dra_gate.allocation.problems import CannotEvaluate, Failed
 from dra_gate.allocation.results import results_of, score_of
-from dra_gate.allocation.search import Search, View
+from dra_gate.allocation.search import Search
 from dra_gate.allocation.snapshot import Snapshot
 from dra_gate.allocation.verdicts import Verdicts
-from dra_gate.allocation.versions import Rules, rules_of
+from dra_gate.allocation.versions import Rules, refuse_what_changed, rules_of
 from dra_gate.kube.raw import Object, at, text
 
 
@@ -42,13 +42,17 @@ class Allocator:
         self._slices = Slices(snapshot.slices, snapshot.taint_rules if self._rules.taint_rules else ())
         self._verdicts = Verdicts()
         self._views: dict[str, tuple[View, list[Pool]]] = {}
+        self._outcomes: dict[str, Outcome] = {}  # of what was asked last
         self._asked: tuple[tuple[Object, ...], tuple[Claim, ...]] | None = None
 
     def allocate(self, node: str, claims: Sequence[Object]) -> Outcome:
         """The answer for the node of that name to all of `claims` together, as if none of them were allocated."""
         try:
             view, _ = self._view(node)
-            return self._outcome(view, self._read(claims))
+            asked = self._read(claims)
+            if node not in self._outcomes:
+                self._outcomes[node] = self._outcome(view, asked)
+            return self._outcomes[node]
         except Failed as error:
             return Outcome("failed", str(error))
         except CannotEvaluate as error:
@@ -86,12 +90,15 @@ class Allocator:
             return kept[1]
         claims = claims_of(raw, self._classes)
         self._asked = (tuple(raw), claims)
+        self._outcomes = {}
         return claims
 
     def _search(self, view: View, claims: Sequence[Claim]) -> Search:
-        return Search(view, claims, self._held, self._verdicts, self._rules.fractional)
+        return Search(view, claims, self._held, self._verdicts, self._rules)
 
     def _outcome(self, view: View, claims: tuple[Claim, ...]) -> Outcome:
+        if not self._rules.new:
+            refuse_what_changed(view, claims, self._slices)
         search = self._search(view, claims)
         search.prepare()
         if search.run():

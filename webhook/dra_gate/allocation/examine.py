@@ -7,15 +7,16 @@ them does, they are judged beside those that the scheduler would pick first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from dra_gate.allocation.asked import Alternative, Claim, Request
 from dra_gate.allocation.held import Held
 from dra_gate.allocation.outcome import DeviceCheck, Examination, Outcome, PoolState, RequestExamination
-from dra_gate.allocation.pools import Device, DeviceId, Pool
+from dra_gate.allocation.pools import Device, DeviceId, Pool, View
 from dra_gate.allocation.problems import CannotEvaluate, Failed
-from dra_gate.allocation.search import Search, View, untolerated
+from dra_gate.allocation.search import Search, untolerated
 from dra_gate.kube.raw import text
 
 Start = Callable[[View, Sequence[Claim]], Search]
@@ -26,14 +27,10 @@ def examined(
     outcome: Outcome, view: View, passed: Iterable[Pool], claims: tuple[Claim, ...], held: Held, start: Start
 ) -> Examination:
     """The examination of one node. `start` begins a search of some claims that has picked nothing."""
-    given = {
-        (index, result.driver, result.pool, result.device): result.request
-        for index, claim in enumerate(outcome.claims)
-        for result in claim.results
-    }
-    holders = {place[1:]: request for place, request in given.items()}
+    given = {(one.driver, one.pool, one.device): one.request for claim in outcome.claims for one in claim.results}
+    examiner, untouched = _Examiner(view, claims, held, start, given), start(view, claims)
     requests = tuple(
-        _Examiner(view, claims, held, start, holders).examined(index, request, alternative)
+        examiner.examined(index, request, alternative, untouched)
         for index, claim in enumerate(claims)
         for request in claim.requests
         for alternative in request.alternatives
@@ -60,48 +57,63 @@ class _Examiner:
     start: Start
     given: dict[DeviceId, str]
 
-    def examined(self, index: int, request: Request, alternative: Alternative) -> RequestExamination:
-        """One alternative against all devices."""
-        alone, position = _alone(self.claims, index, request, alternative)
-        search = self.start(self.view, alone)
-        checks = [self._check(search, position, alternative, device, pool) for device, pool in self.view.devices]
-        fitting = [number for number, check in enumerate(checks) if not check.check]
-        if not alternative.every and 1 < alternative.count <= len(fitting) and not self._satisfied(alone):
-            for number in fitting:
-                device, pool = self.view.devices[number]
-                checks[number] = self._check(search, position, alternative, device, pool)
-                if not checks[number].check:
-                    search.pick(position, alternative, device, pool)
-        count = self._how_many(alone, alternative) if alternative.every else alternative.count
-        listed = alternative.name if request.listed else ""
-        return RequestExamination(index, request.name, listed, count, tuple(checks))
+    def examined(self, index: int, request: Request, alternative: Alternative, untouched: Search) -> RequestExamination:
+        """One alternative against all devices; `untouched` has picked nothing and stays so."""
+        checks = [self._check(untouched, index, alternative, device, pool) for device, pool in self.view.devices]
+        count = alternative.count
+        if alternative.every:
+            count = self._how_many(index, request, alternative)
+        elif count > 1:
+            fitting = [number for number, check in enumerate(checks) if not check.check]
+            if count <= len(fitting) and not self._satisfied(index, request, alternative):
+                self._side_by_side(index, alternative, checks, fitting)
+        return RequestExamination(index, request.name, alternative.name if request.listed else "", count, tuple(checks))
 
-    def _how_many(self, alone: Sequence[Claim], alternative: Alternative) -> int:
+    def _side_by_side(
+        self, index: int, alternative: Alternative, checks: list[DeviceCheck], fitting: Iterable[int]
+    ) -> None:
+        """Judges the devices that fit again, each beside those before it that fit together."""
+        search = self.start(self.view, self.claims)
+        for number in fitting:
+            device, pool = self.view.devices[number]
+            checks[number] = self._check(search, index, alternative, device, pool)
+            if not checks[number].check:
+                search.pick(index, alternative, device, pool)
+
+    def _how_many(self, index: int, request: Request, alternative: Alternative) -> int:
         """How many devices mode All means; 0 where the scheduler does not get so far as to count them."""
-        search = self.start(self.view, alone)
+        search = self._alone(index, request, alternative)
         try:
             search.prepare()
         except (Failed, CannotEvaluate):
             return 0
         return len(search.every[alternative])
 
-    def _satisfied(self, alone: Sequence[Claim]) -> bool:
-        search = self.start(self.view, alone)
+    def _satisfied(self, index: int, request: Request, alternative: Alternative) -> bool:
+        search = self._alone(index, request, alternative)
         try:
             search.prepare()
             return search.run()
         except (Failed, CannotEvaluate):
             return True  # not for want of a set of devices: there is nothing to add
 
+    def _alone(self, index: int, request: Request, alternative: Alternative) -> Search:
+        """A search for nothing but one alternative."""
+        only = replace(request, alternatives=(alternative,))
+        return self.start(self.view, (replace(self.claims[index], requests=(only,)),))
+
     def _check(self, search: Search, index: int, alternative: Alternative, device: Device, pool: Pool) -> DeviceCheck:
-        given = self.given.get(device.id, "")
-        try:
+        given, matches = self.given.get(device.id, ""), False
+        with suppress(Failed, CannotEvaluate):
             matches = not search.unselected(index, alternative, device)
-        except (Failed, CannotEvaluate) as error:
-            return DeviceCheck(*device.id, "selector", str(error), (), False, given)
         try:
             check = search.objection(index, alternative, device, pool)
-        except (Failed, CannotEvaluate) as error:
+        except CannotEvaluate as error:
+            return DeviceCheck(*device.id, "selector", str(error), (), matches, given)
+        except Failed as error:
+            verdict = search.verdict(alternative, device)
+            if verdict.error:
+                return DeviceCheck(*device.id, verdict.check, f"{verdict.number}: {verdict.error}", (), matches, given)
             return DeviceCheck(*device.id, "capacity", str(error), (), matches, given)
         detail, holders = "", tuple[str, ...]()
         match check:
@@ -135,14 +147,6 @@ class _Examiner:
                 for holder in self.held.holders(other.id)
             }
         )
-
-
-def _alone(
-    claims: tuple[Claim, ...], index: int, request: Request, alternative: Alternative
-) -> tuple[tuple[Claim, ...], int]:
-    """The claim of a request with nothing but one alternative of it, and its index in what is returned."""
-    only = replace(request, alternatives=(alternative,))
-    return (replace(claims[index], requests=(only,)),), 0
 
 
 @dataclass(frozen=True, slots=True)

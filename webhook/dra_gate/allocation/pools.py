@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dra_gate import cel
 from dra_gate.allocation.amounts import nano, quantity_of
 from dra_gate.allocation.consumption import Capacity, capacities_of
 from dra_gate.allocation.node_selector import node_matches
@@ -24,7 +25,7 @@ DeviceId = tuple[str, str, str]  # driver, pool, device
 class Device:
     """One device of a slice; what few requests ask about is read when it is asked for."""
 
-    __slots__ = ("_capacity", "_whole", "consumes", "content", "id", "multiple", "raw", "slice", "taints")
+    __slots__ = ("_capacity", "_whole", "as_cel", "consumes", "id", "multiple", "raw", "slice", "taints")
 
     def __init__(self, origin: Slice, raw: Object, taints: tuple[Object, ...]) -> None:
         self.raw = raw
@@ -33,7 +34,7 @@ class Device:
         self.multiple = raw.get("allowMultipleAllocations") is True
         self.taints = tuple(t for t in (*sequence(raw.get("taints")), *taints) if at(t, "effect") in _BLOCKING)
         self.consumes = tuple(_consumption(mapping(one)) for one in sequence(raw.get("consumesCounters")))
-        self.content: bytes | None = None  # see Verdicts
+        self.as_cel: cel.Device | None = None  # see Verdicts
         self._capacity: Mapping[str, Capacity] | None = None
         self._whole: bool | None = None
 
@@ -187,6 +188,22 @@ class Pool:
         return "/".join(self.id)
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one node has: its pools in the scheduler's order, and the devices of those that are used."""
+
+    node: Object
+    pools: tuple[Pool, ...]
+    devices: tuple[tuple[Device, Pool], ...]
+
+    @classmethod
+    def of(cls, node: Object, pools: Sequence[Pool]) -> View:
+        """The view of a node with these pools."""
+        used = [pool for pool in pools if pool.state == "used"]
+        devices = tuple((device, pool) for pool in used for found in pool.slices for device in found.devices)
+        return cls(node, tuple(pools), devices)
+
+
 class Slices:
     """All slices of a snapshot, found by node and by pool."""
 
@@ -195,10 +212,12 @@ class Slices:
         self._of_node: dict[str, list[Slice]] = {}
         self._shared: list[Slice] = []
         self._of_pool: dict[PoolId, list[Slice]] = {}
+        self.has_counters = False  # whether any slice publishes counter sets
         for raw in slices:
             found = Slice.of(raw, chosen)
             (self._of_node.setdefault(found.node_name, []) if found.node_name else self._shared).append(found)
             self._of_pool.setdefault(found.pool_id, []).append(found)
+            self.has_counters = self.has_counters or found.has_counters
 
     def pools(self, node: Object) -> tuple[list[Pool], list[Pool]]:
         """The pools that the scheduler looks at for a node, in its order, and those that it passes over without a word.

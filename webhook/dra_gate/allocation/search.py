@@ -16,9 +16,10 @@ from dra_gate.allocation.consumption import Amounts, Share, fits, missing, share
 from dra_gate.allocation.counters import Counters
 from dra_gate.allocation.held import Held
 from dra_gate.allocation.outcome import Check
-from dra_gate.allocation.pools import Device, DeviceId, Pool, PoolId, device_reached
+from dra_gate.allocation.pools import Device, DeviceId, Pool, PoolId, View, device_reached
 from dra_gate.allocation.problems import CannotEvaluate, Failed
 from dra_gate.allocation.verdicts import Verdict, Verdicts, failure
+from dra_gate.allocation.versions import Rules
 from dra_gate.kube.raw import Object, mapping, text
 
 MAX_STEPS: Final = 200_000
@@ -33,22 +34,6 @@ class End(Enum):
     DONE = auto()
     NOTHING = auto()
     TOO_MANY = auto()  # more devices than a claim can hold: alternatives that ask for fewer may do
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What one node has: its pools in the scheduler's order, and the devices of those that are used."""
-
-    node: Object
-    pools: tuple[Pool, ...]
-    devices: tuple[tuple[Device, Pool], ...]
-
-    @classmethod
-    def of(cls, node: Object, pools: Sequence[Pool]) -> View:
-        """The view of a node with these pools."""
-        used = [pool for pool in pools if pool.state == "used"]
-        devices = tuple((device, pool) for pool in used for found in pool.slices for device in found.devices)
-        return cls(node, tuple(pools), devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +52,18 @@ class Picked:
 class Search:
     """One attempt at one node. `picked` are the devices so far, by claim."""
 
-    def __init__(self, view: View, claims: Sequence[Claim], held: Held, verdicts: Verdicts, fractional: bool) -> None:
+    def __init__(self, view: View, claims: Sequence[Claim], held: Held, verdicts: Verdicts, rules: Rules) -> None:
         self.picked: list[list[Picked]] = [[] for _ in claims]
         self.every: dict[Alternative, list[tuple[Device, Pool]]] = {}  # for mode All
         self._view = view
         self._claims = claims
         self._held = held
         self._verdicts = verdicts
-        self._fractional = fractional
+        self._rules = rules
         self._steps = 0
         self._tallies = [[Tally(one) for one in claim.constraints if one is not None] for claim in claims]
         self._counters: dict[PoolId, Counters] = {}
-        self._selectable: dict[tuple[Alternative, DeviceId], Check] = {}
+        self._at_node: dict[Device, bool] = {}  # of slices whose devices choose their nodes
         self._picking: dict[DeviceId, set[int]] = {}  # claims that pick a device for themselves
         self._sharing: dict[DeviceId, dict[str, int]] = {}  # what picked shares take, in billionths
 
@@ -90,10 +75,13 @@ class Search:
             total = 0
             for request in claim.requests:
                 least = min(self._wanted(index, alternative) for alternative in request.alternatives)
-                if least > MAX_RESULTS - total:
+                if self._rules.new and least > MAX_RESULTS - total:
                     limit = f"exceeds the claim limit of {MAX_RESULTS}, with {total} already accounted for"
                     raise Failed(f"claim {claim.name}, request {request.name}: adding {least} devices {limit}")
                 total += least
+            if total > MAX_RESULTS:
+                limit = f"number of requested devices {total} exceeds the claim limit of {MAX_RESULTS}"
+                raise Failed(f"claim {claim.name}: {limit}")
             if None in claim.constraints:
                 number = claim.constraints.index(None)
                 what = "empty constraint (unsupported constraint type?)"
@@ -243,16 +231,17 @@ class Search:
 
     def unselected(self, index: int, alternative: Alternative, device: Device) -> Check:
         """Which of the selectors and the node does not accept a device, in use or not. Raises as `objection` does."""
-        place = (alternative, device.id)
-        known = self._selectable.get(place)
+        verdict = self.verdict(alternative, device)
+        if verdict.error:
+            raise failure(verdict, alternative, self._claims[index], device if self._rules.new else None)
+        if not verdict.check and device.slice.per_device and not self._reached(device):
+            return "node"
+        return verdict.check
+
+    def _reached(self, device: Device) -> bool:
+        known = self._at_node.get(device)
         if known is None:
-            verdict = self.verdict(alternative, device)
-            if verdict.error:
-                raise failure(verdict, alternative, self._claims[index], device)
-            known = verdict.check
-            if not known and device.slice.per_device and not device_reached(device, self._view.node):
-                known = "node"
-            self._selectable[place] = known
+            known = self._at_node[device] = device_reached(device, self._view.node)
         return known
 
     def verdict(self, alternative: Alternative, device: Device) -> Verdict:
@@ -267,7 +256,7 @@ class Search:
         return self._short(alternative, device, *(of for of in (used, sharing) if of))
 
     def _short(self, alternative: Alternative, device: Device, *used: Amounts) -> str:
-        capacity = device.capacity(self._fractional)
+        capacity = device.capacity(self._rules.fractional)
         absent = missing(alternative.capacity, capacity)
         return absent or fits(shares(alternative.capacity, capacity), capacity, *used)
 
@@ -308,7 +297,7 @@ class Search:
             tally.add(alternative, device)
         taken: Mapping[str, Share] = {}
         if device.multiple:
-            taken = shares(alternative.capacity, device.capacity(self._fractional))
+            taken = shares(alternative.capacity, device.capacity(self._rules.fractional))
         picked = Picked(index, alternative, device, pool, taken, reserved, device.id in self._sharing)
         if device.multiple:
             sharing = self._sharing.setdefault(device.id, {})

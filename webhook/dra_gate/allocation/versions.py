@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dra_gate.allocation.asked import Claim
+from dra_gate.allocation.pools import Slices, View
 from dra_gate.allocation.problems import CannotEvaluate
 
 _VERSION: Final = re.compile(r"v?1\.([0-9]+)(?:[.+-].*)?", re.ASCII)
@@ -27,9 +29,13 @@ _DEFAULTS: Final[dict[str, bool]] = {  # what selects the allocator "incubating"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """By which rules to search: whether DeviceTaintRules count, and capacity may be shared in fractions."""
+    """By which rules to search.
 
-    minor: int
+    `new` is 1.37 and later: counters, shares and distinctAttribute are reckoned as restated here, and texts name the
+    device. `taint_rules` tells whether DeviceTaintRules count, `fractional` whether capacity is shared in thousandths.
+    """
+
+    new: bool
     taint_rules: bool
     fractional: bool
 
@@ -48,5 +54,25 @@ def rules_of(version: str, gates: Mapping[str, bool]) -> Rules:
         if gates.get(name, default) is not default:
             state = "off" if default else "on"
             raise CannotEvaluate(f"feature gate {name} is {state}: only the allocator of the defaults is restated here")
-    rules = gates.get("DRADeviceTaintRules", minor >= 37)
-    return Rules(minor, rules, gates.get("DRAFractionalCapacityRange", False))
+    new = minor >= 37
+    return Rules(new, gates.get("DRADeviceTaintRules", new), gates.get("DRAFractionalCapacityRange", False))
+
+
+def refuse_what_changed(view: View, claims: Sequence[Claim], slices: Slices) -> None:
+    """Raises CannotEvaluate for what the allocator of 1.36 does in its own way.
+
+    It charges counters for devices that it then rejects and keeps them by the name of the pool alone, forgets that a
+    device is shared once a share is put back, and compares distinctAttribute with one device of a request only.
+    """
+    found = ""
+    if slices.has_counters:
+        found = "counters"
+    elif any(device.multiple for device, _ in view.devices):
+        found = "devices that are shared"
+    for claim in claims:
+        if any(constraint is not None and constraint.distinct for constraint in claim.constraints):
+            found = "distinctAttribute"
+        if any(alternative.capacity for request in claim.requests for alternative in request.alternatives):
+            found = "capacity requests"
+    if found:
+        raise CannotEvaluate(f"{found} in Kubernetes 1.36: restated here for 1.37 only")

@@ -13,6 +13,7 @@ from dra_gate.cel.evaluate import UnsupportedError, closure_of
 from dra_gate.cel.guards import unguarded
 from dra_gate.cel.library import Budget
 from dra_gate.cel.problems import CelError, Problem
+from dra_gate.cel.reads import Read, reads
 from dra_gate.cel.tree import Node
 from dra_gate.cel.values import KINDS, BudgetExceeded, EvaluationError
 
@@ -20,12 +21,17 @@ DEFAULT_STEPS: Final = 1_000_000
 
 
 class Program:
-    """A compiled selector. It holds no state: one program serves any number of devices, from any thread."""
+    """A compiled selector. It holds no state: one program serves any number of devices, from any thread.
 
-    __slots__ = ("_closure", "_spare", "expression")
+    `reads` are the attributes and capacities that its result depends on, beside the driver and whether the device may
+    be shared; None if it may be any.
+    """
 
-    def __init__(self, expression: str, closure: Closure, slots: int) -> None:
+    __slots__ = ("_closure", "_spare", "expression", "reads")
+
+    def __init__(self, expression: str, closure: Closure, slots: int, reads: frozenset[Read] | None = None) -> None:
         self.expression = expression
+        self.reads = reads
         self._closure = closure
         self._spare = [None] * (slots - len(FIELDS) - 1)
 
@@ -61,7 +67,7 @@ def compile(expression: str) -> Program:  # noqa: A001 - what it is called every
     if tree is None or problems:
         raise CelError(problems)
     try:
-        return Program(expression, *closure_of(tree))
+        return Program(expression, *closure_of(tree), reads(tree))
     except UnsupportedError as error:
         raise CelError([_unsupported(error)]) from error
 

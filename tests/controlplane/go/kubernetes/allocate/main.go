@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log"
 	"os"
 	"reflect"
@@ -51,6 +52,7 @@ type verdict struct {
 
 type answer struct {
 	Features structured.Features `json:"features"`
+	Refused  string              `json:"refused,omitempty"` // why the scheduler would not get as far as to ask
 	Nodes    []verdict           `json:"nodes"`
 }
 
@@ -115,6 +117,7 @@ func (q question) answer(caches map[cel.Features]*cel.Cache) answer {
 	if len(claims) != len(q.Allocate) {
 		log.Fatalf("want one claim each: %v", q.Allocate)
 	}
+	a.Refused = refused(q.Classes, claims)
 	tried := sets.New(q.Try...)
 	for _, node := range q.Nodes {
 		if len(tried) == 0 || tried.Has(node.Name) {
@@ -122,6 +125,31 @@ func (q question) answer(caches map[cel.Features]*cel.Cache) answer {
 		}
 	}
 	return a
+}
+
+// refused looks for classes that do not exist, as the scheduler's PreFilter does, with its text.
+func refused(classes classes, claims []*resourceapi.ResourceClaim) string {
+	missing := func(class, request string) string {
+		if _, err := classes.Get(class); err != nil {
+			return fmt.Sprintf("request %s: device class %s does not exist", request, class)
+		}
+		return ""
+	}
+	for _, claim := range claims {
+		for _, request := range claim.Spec.Devices.Requests {
+			if request.Exactly != nil {
+				if text := missing(request.Exactly.DeviceClassName, request.Name); text != "" {
+					return text
+				}
+			}
+			for _, alternative := range request.FirstAvailable {
+				if text := missing(alternative.DeviceClassName, request.Name+"/"+alternative.Name); text != "" {
+					return text
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // gatesOf is the scheduler's gates at their defaults, with those given put over them.
