@@ -82,6 +82,7 @@ def gpu(name: str, model: str = "h100", *, root: str = "pci0000:00", driver: str
             "architecture": {"string": architecture},
             "driverVersion": {"version": driver},
             "type": {"string": "gpu"},
+            "uuid": {"string": more.pop("uuid", f"GPU-{name}")},
             "resource.kubernetes.io/pcieRoot": {"string": root},
         },
         "capacity": {"memory": {"value": more.pop("memory", memory)}},

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 
 from dra_gate.allocation.node_selector import selects
 from dra_gate.kube.pod import IMPLICIT_PREFIX, is_finished
@@ -17,11 +16,11 @@ from dra_gate.kube.quantity import Quantity, QuantityError
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.kube.taint import BLOCKING, tolerated
 
-Amounts = Mapping[str, Fraction]
+Amounts = Mapping[str, int]  # by resource, in billionths: no quantity is finer, and integers add up fast
 
 _CORDON: Object = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _GIB = 2**30
-_NONE = Fraction(0)
+_ONE = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +35,10 @@ class Room:
     """What Pods leave free on each node. `by_claims` are the extended resources that claims serve, not nodes."""
 
     def __init__(self, pods: Iterable[Object], classes: Iterable[Object] = ()) -> None:
-        self._parsed: dict[str, Fraction] = {}
+        self._parsed: dict[str, int] = {}
         names = {text(at(one, "spec", "extendedResourceName")) for one in classes}
         self._by_claims = frozenset(names - {""})
-        self._used: dict[str, dict[str, Fraction]] = {}
+        self._used: dict[str, dict[str, int]] = {}
         self._bound: dict[str, tuple[str, Amounts]] = {}
         for pod in pods:
             self.take(pod)
@@ -65,11 +64,11 @@ class Room:
 
         return obstacles
 
-    def needs(self, pod: Object) -> dict[str, Fraction]:
+    def needs(self, pod: Object) -> dict[str, int]:
         """What a Pod asks of its node: of containers together, or of a starting one beside the sidecars before it."""
         spec = mapping(pod.get("spec"))
-        running: dict[str, Fraction] = {}
-        peak: dict[str, Fraction] = {}
+        running: dict[str, int] = {}
+        peak: dict[str, int] = {}
         for container in map(mapping, sequence(spec.get("initContainers"))):
             asked = self._asked(container)
             if container.get("restartPolicy") == "Always":
@@ -81,7 +80,7 @@ class Room:
         _raise(peak, running, {})
         peak |= self._asked(spec)  # what the Pod says for all its containers (pod-level resources) wins
         _add(peak, self._amounts(spec.get("overhead")))
-        return {**peak, "pods": Fraction(1)}
+        return {**peak, "pods": _ONE}
 
     def _lacking(self, node: Object, uid: str, needs: Amounts) -> Iterable[str]:
         name = text(at(node, "metadata", "name"))
@@ -93,8 +92,8 @@ class Room:
                 continue
             if resource == "pods" and resource not in allocatable:
                 continue  # the kubelet of a made-up node does not say
-            held = used.get(resource, _NONE) - (own.get(resource, _NONE) if where == name else _NONE)
-            whole = allocatable.get(resource, _NONE)
+            held = used.get(resource, 0) - (own.get(resource, 0) if where == name else 0)
+            whole = allocatable.get(resource, 0)
             if asked > whole - held:
                 left = f"{_shown(resource, whole - held)} of {_shown(resource, whole)} left"
                 yield f"{resource}: asks {_shown(resource, asked)}, {left}"
@@ -102,21 +101,21 @@ class Room:
     def _claimed(self, resource: str) -> bool:
         return resource in self._by_claims or resource.startswith(IMPLICIT_PREFIX)
 
-    def _asked(self, container: Object) -> dict[str, Fraction]:
+    def _asked(self, container: Object) -> dict[str, int]:
         resources = mapping(container.get("resources"))
         return self._amounts({**mapping(resources.get("limits")), **mapping(resources.get("requests"))})
 
-    def _amounts(self, written: object) -> dict[str, Fraction]:
+    def _amounts(self, written: object) -> dict[str, int]:
         return {name: self._amount(value) for name, value in mapping(written).items()}
 
-    def _amount(self, written: object) -> Fraction:
+    def _amount(self, written: object) -> int:
         key = str(written)
         found = self._parsed.get(key)
         if found is None:
             try:
-                found = Quantity.parse(key).value
+                found = int(Quantity.parse(key).value * _ONE)
             except QuantityError:
-                found = Fraction(0)
+                found = 0
             self._parsed[key] = found
         return found
 
@@ -143,21 +142,21 @@ def _uid(pod: Object) -> str:
     return text(metadata.get("uid")) or f"{metadata.get('namespace')}/{metadata.get('name')}"
 
 
-def _add(total: dict[str, Fraction], more: Amounts) -> None:
+def _add(total: dict[str, int], more: Amounts) -> None:
     for name, amount in more.items():
-        total[name] = total.get(name, _NONE) + amount
+        total[name] = total.get(name, 0) + amount
 
 
-def _raise(peak: dict[str, Fraction], running: Amounts, asked: Amounts) -> None:
+def _raise(peak: dict[str, int], running: Amounts, asked: Amounts) -> None:
     for name in {*running, *asked}:
-        peak[name] = max(peak.get(name, _NONE), running.get(name, _NONE) + asked.get(name, _NONE))
+        peak[name] = max(peak.get(name, 0), running.get(name, 0) + asked.get(name, 0))
 
 
 def _label(labels: Object, key: str) -> str:
     return f"{key}={labels[key]}" if key in labels else "no such label"
 
 
-def _shown(resource: str, amount: Fraction) -> str:
-    if resource in ("memory", "ephemeral-storage") and abs(amount) >= _GIB:
-        return f"{float(amount / _GIB):.4g}Gi"
-    return f"{float(amount):.6g}"
+def _shown(resource: str, amount: int) -> str:
+    if resource in ("memory", "ephemeral-storage") and abs(amount) >= _GIB * _ONE:
+        return f"{amount / _GIB / _ONE:.4g}Gi"
+    return f"{amount / _ONE:.6g}"
