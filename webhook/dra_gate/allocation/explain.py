@@ -24,7 +24,7 @@ from dra_gate.allocation.fit import Obstacle, Room
 from dra_gate.allocation.fleet import Fleet, Holder, Published, Selectors
 from dra_gate.allocation.nodes import best_nodes
 from dra_gate.allocation.outcome import Outcome
-from dra_gate.allocation.podclaims import PodClaim, PodClaims, count_of, name_of
+from dra_gate.allocation.podclaims import PodClaim, PodClaims, count_of, elsewhere, name_of
 from dra_gate.allocation.state import State
 from dra_gate.allocation.tally import Tally
 from dra_gate.allocation.wanted import policy_of, wanted
@@ -78,7 +78,7 @@ class Explainer:
         self._classes = {name_of(one)[1]: one for one in snapshot.classes}
         self._claims = PodClaims(state, self.sets)
         self._fleet = Fleet(snapshot)
-        self._reached = sorted({node for device in self._fleet.devices for node in device.nodes})
+        self.reached = sorted({node for device in self._fleet.devices for node in device.nodes})
         self._selectors = Selectors()
         self._allocator = Allocator(snapshot)
         self._room = Room(snapshot.pods, snapshot.classes)
@@ -126,14 +126,13 @@ class Explainer:
             notes=tuple(self._notes(pod, explained, causes, view)),
         )
 
-    def placements(self, pod: Object) -> tuple[list[Object], Mapping[str, Outcome]]:
-        """The claims of a Pod that has none of its devices yet, made or to be made, and what the allocator answers by
-        each node that takes it; nothing while something keeps the scheduler from looking at it.
-        """
-        claims = [*self._claims.of(pod)]
-        if any(cause.code not in ("claim-not-made", "template-missing") for cause in self._causes(pod, claims)):
-            return [], {}
-        return [claim.obj for claim in claims if claim.obj is not None], self._view(pod, claims).outcomes
+    def claims(self, pod: Object) -> list[PodClaim]:
+        """The claims of a Pod, those still to be made among them."""
+        return [*self._claims.of(pod)]
+
+    def blockers(self, pod: Object) -> list[Reason]:
+        """What keeps the scheduler from looking at a Pod that is on no node."""
+        return [*self._causes(pod, self.claims(pod))]
 
     def _view(self, pod: Object, claims: Sequence[PodClaim]) -> _View:
         """A Pod that is placed met the state as it was before: what came later is not there, as far as it is known."""
@@ -149,10 +148,14 @@ class Explainer:
         fitting = room.fitting(pod)
         obstacles = {name: fitting(node) for name, node in self._nodes.items()}
         allocator = Allocator(self._state.snapshot, ignore=ignore) if ignore else self._allocator
-        asked = [claim.obj for claim in claims if claim.obj is not None]
+        for name, node in self._nodes.items() if not placed else ():
+            elsewhere_too = elsewhere(claims, node)
+            if elsewhere_too is not None:
+                obstacles[name] = (elsewhere_too, *obstacles[name])
+        asked = [claim.obj for claim in claims if claim.obj is not None and not claim.allocated]
         outcomes = {}
-        if asked and not any(claim.allocated for claim in claims) and not is_finished(pod):
-            outcomes = {node: allocator.allocate(node, asked) for node in self._reached if not obstacles[node]}
+        if asked and not placed and not is_finished(pod):
+            outcomes = {name: allocator.allocate(name, asked) for name in self.reached if not obstacles[name]}
         return _View(allocator, ignore, obstacles, outcomes)
 
     # What keeps the scheduler from looking
@@ -198,7 +201,9 @@ class Explainer:
         self, pod: Object, claim: PodClaim, claims: Sequence[PodClaim], view: _View, *, stopped: bool, devices: bool
     ) -> ClaimExplained:
         policy, policy_set = policy_of(claim.obj, pod, self.sets, self._state.active)
-        known = [one for one in claims if one.obj is not None]
+        # Of a Pod that is placed all claims are asked about as they were before; else those that are still to be given.
+        placed = bool(at(pod, "spec", "nodeName"))
+        known = [one for one in claims if one.obj is not None and (placed or not one.allocated)]
         explained = []
         for request in requests(mapping(at(claim.obj, "spec"))):
             rank, given = _given(claim.obj, request)
@@ -206,7 +211,8 @@ class Explainer:
             for position, alternative in enumerate(request.alternatives, 1):
                 what = wanted(request, alternative, policy, policy_set)
                 asked = Asked(known, claim, request, alternative, what, position)
-                found.append(self._candidate(asked, rank, view, stopped=stopped, devices=devices))
+                settled = stopped or (claim.allocated and not placed)
+                found.append(self._candidate(asked, rank, view, stopped=settled, devices=devices))
             if policy is not None and request.name == REQUEST:
                 found += self._left_out(pod, policy, {one.model for one in found})
             explained.append(RequestExplained(request.name, tuple(found), rank, given))

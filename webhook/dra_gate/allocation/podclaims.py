@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dra_gate.allocation.explanation import Reason
+from dra_gate.allocation.fit import Obstacle
+from dra_gate.allocation.node_selector import selects
 from dra_gate.allocation.state import State
 from dra_gate.kube.claim import Alternative, UnknownAllocationMode, requests
 from dra_gate.kube.pod import claim_entries
@@ -169,6 +171,15 @@ class PodClaims:
 def name_of(item: Object) -> tuple[str, str]:
     """Namespace and name."""
     return text(at(item, "metadata", "namespace")), text(at(item, "metadata", "name"))
+
+
+def elsewhere(claims: Iterable[PodClaim], node: Object) -> Obstacle | None:
+    """What an allocated claim of the Pod has against a node: its devices are for others."""
+    for claim in claims:
+        selector = at(claim.obj, "status", "allocation", "nodeSelector")
+        if isinstance(selector, dict) and not selects(selector, node):
+            return Obstacle("claim-elsewhere", f"claim {claim.name} has its devices on other nodes")
+    return None
 
 
 def count_of(alternative: Alternative) -> int:

@@ -15,7 +15,9 @@ Against = tuple[str, str]  # code and text
 _ILL = frozenset(
     {"old-generation", "incomplete-pool", "invalid-pool", "node-gone", "taint", "node-not-ready", "cordoned"}
 )
-_BY_NODE = frozenset({"cordoned", "node-taint", "node-selector", "node-affinity", "resources", "node-not-ready"})
+_BY_NODE = frozenset(
+    {"cordoned", "node-taint", "node-selector", "node-affinity", "resources", "node-not-ready", "claim-elsewhere"}
+)
 
 
 @dataclass(slots=True)
