@@ -7,7 +7,7 @@ namespace that is called after the folder) and `situation.yaml`:
     fleet: {nodes: …}           # as in controlplane/fleet.py
     setup: [step, …]            # what has happened before the Pod comes
     pod: {containers: …}        # its spec, as its author wrote it
-    expected: {got: [gpu/a100], node: ampere} or {waits: REASON of its condition, message: …}
+    expected: {got: [gpu/a100 ampere/gpu-0]} or {waits: REASON of its condition, message: …}
               or {held: REASON of an event on the Pod, message: …}     # no claim, so the scheduler does not look at it
     cause:
       code: in-use              # in this module's words (CAUSES)
@@ -17,7 +17,7 @@ namespace that is called after the folder) and `situation.yaml`:
       says: [word, [either, or]]  # what an explanation for people must contain
       shows: […]                # what one for programs must contain
     decoy: {words: …, add: [step, …], remove: [step, …]}   # another plausible cause; removing it changes nothing
-    remedy: {words: …, steps: […], pod: {…}, gets: [gpu/h100]}   # removes the cause and leaves the decoy
+    remedy: {words: …, steps: […], pod: {…}, gets: [gpu/h100 hopper/gpu-0]}   # removes the cause, leaves the decoy
 
 A step is one of: `apply: OBJECT`, `delete` and `patch: {resource, name, namespace, patch}`, `pod: {name, namespace,
 gpus, cpu, spec}` (which is waited for until it is bound), `taint`, `untaint`, `cordon`, `uncordon` and `republish:
@@ -37,6 +37,7 @@ import yaml
 from controlplane import fleet as fleets
 from controlplane.api import Api, Object, wait_for
 from controlplane.fleet import LABEL, Fleet
+from controlplane.gate import NAMESPACE as GATE
 from controlplane.gate import policy_namespaces
 from e2e import scene
 
@@ -61,10 +62,9 @@ Step = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What becomes of the Pod: alternatives it got and the node, or the reason that is given for its waiting."""
+    """What becomes of the Pod: alternatives and devices that it got, or the reason that is given for its waiting."""
 
     got: tuple[str, ...] = ()
-    node: str = ""
     waits: str = ""
     held: str = ""
     message: str = ""
@@ -96,9 +96,9 @@ class Remedy:
     """What removes the cause alone: steps, or another way to ask; and what the Pod then gets."""
 
     words: str
+    gets: tuple[str, ...]
     steps: tuple[Step, ...] = ()
     pod: Object = field(default_factory=dict)
-    gets: tuple[str, ...] = ("gpu/h100",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +142,14 @@ def policies(target: Path) -> Path:
 class Outcome:
     """What became of the Pod, by the real control plane."""
 
-    got: tuple[str, ...] = ()  # in the order of the Pod's claim entries
-    node: str = ""
+    got: tuple[str, ...] = ()  # alternative and device, in the order of the Pod's claim entries
     reason: str = ""  # of the condition PodScheduled, or of the event that says why there is no claim
     message: str = ""
 
     def is_as(self, expected: Expected) -> bool:
         """Whether this is what the situation says."""
         if expected.got:
-            return (self.got, self.node) == (expected.got, expected.node)
+            return self.got == expected.got
         return not self.got and self.reason == (expected.waits or expected.held) and expected.message in self.message
 
 
@@ -200,9 +199,13 @@ class Stage:
 
     def dump(self) -> dict[str, list[Object]]:
         """The raw objects that bear on the Pod's devices, by resource; who wrote which field is left out."""
-        found = {resource: self._api.list(resource) for resource in DUMPED if self._api.serves(resource)}
-        for one in (one for objects in found.values() for one in objects):
-            one["metadata"].pop("managedFields", None)
+        here = {None, GATE, *self._namespaces}
+        found = {}
+        for resource in filter(self._api.serves, DUMPED):
+            objects = [one for one in self._api.list(resource) if one["metadata"].get("namespace") in here]
+            for one in objects:
+                one["metadata"].pop("managedFields", None)
+            found[resource] = objects
         return found
 
     # -- steps --------------------------------------------------------------------------------------------------------
@@ -291,8 +294,7 @@ class Stage:
     def _outcome(self, uid: str) -> Outcome | None:
         pod = self._api.get("pods", POD, self.namespace)
         if "nodeName" in pod["spec"]:
-            given = scene.given(self._api, pod)
-            return Outcome(tuple(one.alternative for one in given), pod["spec"]["nodeName"])
+            return Outcome(tuple(f"{g.alternative} {g.pool}/{g.device}" for g in scene.given(self._api, pod)))
         for condition in pod["status"].get("conditions", []):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
                 return Outcome(reason=condition["reason"], message=condition.get("message", ""))

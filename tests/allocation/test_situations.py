@@ -1,4 +1,7 @@
-"""Fifteen times "why not the H100?": each situation is what it says it is, by the real control plane."""
+"""Fifteen times "why not the H100?": each situation is what it says it is, by the real control plane.
+
+With DRA_GATE_SITUATIONS=DIR the raw objects of each, as they are when the Pod has been decided about, stay in DIR.
+"""
 
 from __future__ import annotations
 
