@@ -97,7 +97,7 @@ SITUATIONS: dict[str, tuple[list[Any], dict[str, Any], tuple[int, int, int, int]
         [node("n1", cpu="2"), resource_slice("n1", gpu("g0"))],
         {"cpu": "4"},
         (1, 1, 1, 1),
-        [("resources", 1)],
+        [("node-resources", 1)],
     ),
     "CPU is not the cause where the device is in use": (
         [node("n1", cpu="2"), resource_slice("n1", gpu("g0")), held("g0")],

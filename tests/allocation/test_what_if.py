@@ -83,7 +83,7 @@ def test_one_more_node_like_another() -> None:
         asking("p"),
     )
     assert got(now) == {"p": ("", ())}
-    assert got(with_node_like(now, "n1")) == {"p": ("n1-2", ("gate-0 gpu/h100: n1-n1-2/g0",))}
+    assert got(with_node_like(now, "n1")) == {"p": ("n1-2", ("gate-0 gpu/h100: n1-2/g0",))}
     with pytest.raises(ChangeError, match="no node n9"):
         with_node_like(now, "n9")
 

@@ -96,7 +96,8 @@ def with_node_like(state: State, name: str) -> State:
     ]
     for one in snapshot.slices:
         if at(one, "spec", "nodeName") == name:
-            pool = {**mapping(at(one, "spec", "pool")), "name": f"{text(at(one, 'spec', 'pool', 'name'))}-{new}"}
+            named = text(at(one, "spec", "pool", "name"))
+            pool = {**mapping(at(one, "spec", "pool")), "name": new if named == name else f"{named}-{new}"}
             metadata = {"name": f"{name_of(one)[1]}-{new}", "uid": f"{name_of(one)[1]}-{new}"}
             body = {**mapping(one.get("spec")), "nodeName": new, "pool": pool}
             added.append({"kind": "ResourceSlice", "metadata": metadata, "spec": body})

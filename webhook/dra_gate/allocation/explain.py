@@ -228,7 +228,7 @@ class Explainer:
         for model in now.candidates:
             if model not in have:
                 told = f"no candidate in {policy.ref}, of which its claim is, but in {now.ref}, which new Pods get"
-                yield Candidate(model, 0, 0, 0, 0, 0, 0, "not asked for", (Reason("other-version", told),))
+                yield Candidate(model, 0, 0, 0, 0, 0, 0, "not asked for", (Reason("policy-version", told),))
 
     def _candidate(self, asked: Asked, rank: int, view: _View, *, stopped: bool, devices: bool) -> Candidate:
         tally = self._tally(asked, view)
@@ -290,7 +290,9 @@ class Explainer:
         if device.nodes and all(map(_unready, map(self._nodes.__getitem__, device.nodes))):
             yield "node-not-ready", "the node is not ready"
         if device.nodes and not any(map(view.fits, device.nodes)):
-            yield from ((one.code, one.text) for one in view.obstacles[device.nodes[0]])
+            pool = {f"{key}={value}" for key, value in asked.wanted.constraints.nodes.items()}
+            for one in view.obstacles[device.nodes[0]]:
+                yield ("node-pool" if one.label in pool else one.code), one.text
 
     # Words
 

@@ -25,10 +25,14 @@ _ONE = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a node does not take a Pod. Codes: cordoned, node-taint, node-selector, node-affinity, resources."""
+    """Why a node does not take a Pod. Codes: cordoned, node-taint, node-selector, node-affinity, node-resources.
+
+    `label` is the `key=value` that a node selector asks for.
+    """
 
     code: str
     text: str
+    label: str = ""
 
 
 class Room:
@@ -60,7 +64,7 @@ class Room:
         def obstacles(node: Object) -> tuple[Obstacle, ...]:
             found = [*_placement(node, pod)]
             lacking = [*self._lacking(node, _uid(pod), needs)]
-            return (*found, Obstacle("resources", ", ".join(lacking))) if lacking else tuple(found)
+            return (*found, Obstacle("node-resources", ", ".join(lacking))) if lacking else tuple(found)
 
         return obstacles
 
@@ -131,7 +135,9 @@ def _placement(node: Object, pod: Object) -> Iterable[Obstacle]:
             yield Obstacle("node-taint", f"node taint {taint.get('key')}:{taint.get('effect')}")
     for key, value in mapping(spec.get("nodeSelector")).items():
         if labels.get(key) != value:
-            yield Obstacle("node-selector", f"the Pod wants nodes with {key}={value}, it has {_label(labels, key)}")
+            label = f"{key}={value}"
+            told = f"the Pod wants nodes with {label}, it has {_label(labels, key)}"
+            yield Obstacle("node-selector", told, label)
     required = at(spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     if isinstance(required, dict) and not selects(required, node):
         yield Obstacle("node-affinity", "the Pod's required node affinity leaves it out")

@@ -15,8 +15,18 @@ Against = tuple[str, str]  # code and text
 _ILL = frozenset(
     {"old-generation", "incomplete-pool", "invalid-pool", "node-gone", "taint", "node-not-ready", "cordoned"}
 )
+# What is told once for all nodes, in the words of the first.
 _BY_NODE = frozenset(
-    {"cordoned", "node-taint", "node-selector", "node-affinity", "resources", "node-not-ready", "claim-elsewhere"}
+    {
+        "cordoned",
+        "node-taint",
+        "node-pool",
+        "node-selector",
+        "node-affinity",
+        "node-resources",
+        "node-not-ready",
+        "claim-elsewhere",
+    }
 )
 
 
@@ -46,8 +56,8 @@ class Tally:
         self.matching += word is None
         self.free += word is None and not ill and not held
         # A device that somebody holds would not be had for more CPU on its node: that comes last.
-        early = (found for found in against if found[0] != "resources")
-        late = (found for found in against if found[0] == "resources")
+        early = (found for found in against if found[0] != "node-resources")
+        late = (found for found in against if found[0] == "node-resources")
         in_use: Against | None = ("in-use", "in use") if held else None
         first = word or next(early, None) or in_use or next(late, None)
         if first is None:
