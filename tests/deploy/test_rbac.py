@@ -21,6 +21,7 @@ import yaml
 from controller.test_certificates_controlplane import tls_secret
 from controlplane.api import Api, wait_for
 from controlplane.control_plane import GATE_CONTROLLER, GATE_WEBHOOK, ControlPlane, User
+from controlplane.fleet import Fleet
 from controlplane.gate import Gate
 from deploy.kubectl import DEPLOY
 from dra_gate.policy.compile import templates_of
@@ -55,10 +56,16 @@ WHY = {
     },
     "controller": {
         "namespaces list watch": "a tenant namespace gets templates as soon as it is there",
-        "pods list watch": "the templates that Pods name",
-        "resource.k8s.io/resourceslices list watch": "how many devices a node has",
+        "nodes list watch": "which devices are healthy, where a Pod would have fitted",
+        "pods list watch patch": "the templates that Pods name; patch: the annotation with the model that one got",
+        "pods/status patch": "the condition that says what a Pod got or why it waits",
+        "resource.k8s.io/deviceclasses list watch": "which devices are of which model",
+        "resource.k8s.io/devicetaintrules list watch": "which devices are healthy",
+        "resource.k8s.io/resourceclaims list watch": "which devices a Pod was given",
+        "resource.k8s.io/resourceslices list watch": "how many devices a node has, and which",
         "resource.k8s.io/resourceclaimtemplates list watch create delete": "its work",
-        "events.k8s.io/events create": "a name taken by somebody else, a set that can't be used, a failed renewal",
+        "events.k8s.io/events create": "every decision; a name taken by somebody else, a set that can't be used, a "
+        "failed renewal",
         "dra-gate.io/gates get list watch patch guard": "follows the Gate; patch: spec.accepted; get: who edited it by "
         "hand; guard: the guards let it write the Gate, its templates and the caBundle",
         "dra-gate.io/gates/status patch": "history and conditions of the Gate",
@@ -137,12 +144,14 @@ def test_every_right_has_a_reason() -> None:
 
 
 def test_nothing_is_granted_that_leads_further() -> None:
-    """No right to read Secrets but our own two, none to act as others, to grant, to bind or allocate, to write Pods."""
+    """No right to read Secrets but our own two, none to act as others, to grant, to bind or allocate, to make Pods."""
     for grant in grants():
         assert grant.resource != "secrets" or grant.verb == "create" or grant.name in ("dra-gate-ca", "dra-gate-tls")
         assert grant.verb not in ("impersonate", "bind", "escalate", "deletecollection")
         assert not grant.resource.endswith(("/binding", "/token", "/exec", "/proxy"))
-        if grant.resource in ("pods", "nodes", "resourceclaims", "resourceslices", "deviceclasses", "configmaps"):
+        if grant.resource == "pods":
+            assert grant.verb in ("list", "watch", "patch")
+        if grant.resource in ("nodes", "resourceclaims", "resourceslices", "deviceclasses", "configmaps"):
             assert grant.verb in ("list", "watch")
         if grant.group == "admissionregistration.k8s.io":
             assert grant.name == "zz-dra-gate" or (grant.name.startswith("zz-dra-gate-") and grant.verb == "get")
@@ -195,6 +204,7 @@ class gate_at_work:  # noqa: N801 - reads as a statement
             api.apply(tls_secret({key: (gate.folder / key).read_bytes() for key in ("tls.crt", "tls.key", "ca.crt")}))
             gate.start_controller()
             self.until("templates", lambda: len(api.list("resourceclaimtemplates", GATED)) == 8)
+            self.give_a_device()
             self.until("the Event about the name", lambda: self.told("TemplateNameTaken", GATED))
             self.until("own certificates", lambda: api.find("secrets", "dra-gate-ca", "dra-gate"))
             self.until(
@@ -229,6 +239,20 @@ class gate_at_work:  # noqa: N801 - reads as a statement
         template["spec"]["spec"]["devices"]["requests"][0]["firstAvailable"].pop()
         self.api.create(template)
         return str(template["metadata"]["name"])
+
+    def give_a_device(self) -> None:
+        """A Pod gets a device, which then stands on it."""
+        fleet = Fleet.load("demo")
+        fleet.install(self.api)
+        self.api.create(DEVICE_POD | {"metadata": {"name": "given"}}, GATED)
+
+        def annotated() -> bool:
+            found = self.api.get("pods", "given", GATED)["metadata"].get("annotations", {})
+            return "dra-gate.io/model" in found
+
+        self.until("the model on the Pod", annotated)
+        self.api.delete("pods", "given", GATED, grace=0)
+        fleet.remove(self.api)
 
     def damage_a_template(self, taken: str) -> None:
         """One of ours gets another stamp: it is deleted and made again."""

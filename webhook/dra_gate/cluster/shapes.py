@@ -108,3 +108,50 @@ class Pod(Struct, omit_defaults=True):
     metadata: _Metadata
     spec: _PodSpec | None = None
     status: _PodStatus | None = None
+
+
+class _DatedMetadata(_OwnedMetadata, omit_defaults=True):
+    labels: dict[str, str] | None = None
+    creationTimestamp: str = ""  # noqa: N815
+
+
+class _FullNodeSpec(Struct, omit_defaults=True):
+    unschedulable: bool = False
+    taints: _Items = None
+
+
+class _FullNodeStatus(_NodeStatus, omit_defaults=True):
+    conditions: _Items = None
+
+
+class FullNode(Struct, omit_defaults=True):
+    """All that says which Pods fit on it."""
+
+    metadata: _LabelledMetadata
+    spec: _FullNodeSpec | None = None
+    status: _FullNodeStatus | None = None
+
+
+class LabelledClaim(ResourceClaim, omit_defaults=True):
+    """A claim with its labels: they say which policy it is of."""
+
+    metadata: _DatedMetadata
+
+
+class _PlacedPodSpec(_PodSpec, omit_defaults=True):
+    nodeSelector: dict[str, str] | None = None  # noqa: N815
+    affinity: Any = None
+    tolerations: _Items = None
+    schedulingGates: _Items = None  # noqa: N815
+
+
+class _ToldPodStatus(_PodStatus, omit_defaults=True):
+    conditions: _Items = None
+
+
+class PlacedPod(Struct, omit_defaults=True):
+    """A Pod, what says where it fits, and its conditions."""
+
+    metadata: _DatedMetadata
+    spec: _PlacedPodSpec | None = None
+    status: _ToldPodStatus | None = None

@@ -1,0 +1,366 @@
+"""What there is to say about a Pod with claims: which devices it got, or why it waits. No I/O, no clock.
+
+A Pod's condition says it, and ends with the number of the decision: so whoever leads next reads from the Pod what has
+been said already.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from sys import intern
+
+from dra_gate.admission import stamp as stamps
+from dra_gate.allocation.capacity import CandidateCounts, DeviceId
+from dra_gate.allocation.inversion import Inversion
+from dra_gate.allocation.record import ClaimDecision, DecisionRecord, chain, clipped, decisive_of, passed_over
+from dra_gate.fairness.holding import POD_CLAIM_ANNOTATION
+from dra_gate.kube.claim import UnknownAllocationMode, requests
+from dra_gate.kube.pod import claim_entries, is_finished
+from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.policy.compile import DOMAIN
+from dra_gate.policy.model import PolicyRef
+
+CONDITION = f"{DOMAIN}/DeviceAllocated"
+EXTENDED = "resource.kubernetes.io/extended-resource-claim"  # annotation of claims that the scheduler makes
+SILENT_SECONDS = 5.0  # after these a Pod without a word from the scheduler is ours to explain
+UNSEEN_SECONDS = 60.0  # after these no scheduler seems to be responsible for it
+_MESSAGE_BYTES = 2048
+_MARK = re.compile(r" \[decision (\d{1,9})\]$")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSeen:
+    """A claim as decisions read it. `orders`: for each request its name and its alternatives (name, count), in order;
+    an `exactly` has one without a name. `results` are request and device; None: not allocated.
+    """
+
+    uid: str
+    policy: PolicyRef | None
+    orders: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    results: tuple[tuple[str, DeviceId], ...] | None
+    extended: bool
+    pod: str  # name of the Pod that it was made for, empty for others
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a Pod's condition says already; `row` names the cause where it is not allocated."""
+
+    status: str
+    reason: str
+    message: str
+    sequence: int
+
+    @property
+    def row(self) -> str:
+        """The cause: what stands before the first colon."""
+        return self.message.partition(":")[0]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of the message: devices among them."""
+        return frozenset(re.split("[ ,;]+", self.message))
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A Pod with claims. `entries`: claim entry and claim name, empty while there is none. `scheduled`: status, reason
+    and message of its PodScheduled condition. `spec` holds what says where the Pod fits.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    created: float
+    node: str
+    held: bool  # by scheduling gates
+    entries: tuple[tuple[str, str], ...]
+    scheduled: tuple[str, str, str]
+    stamp: Mapping[str, str]
+    told: Told | None
+    model: str  # the annotation
+    spec: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a Pod waits: the row of the table of failures, its class, and the text for people."""
+
+    row: str
+    klass: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What decisions ask of the fleet. `inversion` gets the Pod, the claim's policy, the model and the count."""
+
+    candidates: Callable[[PolicyRef, str, int], Sequence[CandidateCounts]]
+    model_of: Callable[[DeviceId], str]
+    inversion: Callable[[PodSeen, PolicyRef, str, int], Inversion]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A record, and what the Pod's condition and annotation are to say."""
+
+    record: DecisionRecord
+    status: str
+    reason: str
+    message: str
+    inversion: Inversion | None = None
+
+    def says_the_same(self, told: Told | None, *, closely: bool) -> bool:
+        """Whether `told` says it already; `closely`: which candidate is missing why, too, not only the cause."""
+        if told is None or told.status != self.status:
+            return False
+        if told.message == self.message:
+            return True
+        if self.status == "True":
+            # What a device is may be forgotten when it is published no more; which one was given stays.
+            return {device for claim in self.record.claims for device in claim.devices} <= told.words
+        return not closely and (told.reason, told.row) == (self.reason, self.message.partition(":")[0])
+
+    def condition(self, now: str) -> dict[str, object]:
+        """The entry for `status.conditions`; `now` in RFC 3339."""
+        return {
+            "type": CONDITION,
+            "status": self.status,
+            "reason": self.reason,
+            "message": f"{self.message} [decision {self.record.sequence}]",
+            "lastProbeTime": None,
+            "lastTransitionTime": now,
+        }
+
+
+def read_pod(pod: Object) -> PodSeen | None:
+    """The Pod as decisions read it; None for one without claims, or that has ended or is being deleted."""
+    metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
+    if is_finished(pod) or metadata.get("deletionTimestamp") or not claim_entries(pod):
+        return None
+    generated = {
+        text(mapping(one).get("name")): text(mapping(one).get("resourceClaimName"))
+        for one in sequence(status.get("resourceClaimStatuses"))
+    }
+    # An entry that resolved to no claim has a status without a name: the Pod needs none for it.
+    entries = tuple(
+        (text(entry.get("name")), text(entry.get("resourceClaimName")) or generated.get(text(entry.get("name")), ""))
+        for entry in claim_entries(pod)
+        if entry.get("resourceClaimName") or generated.get(text(entry.get("name")), "-")
+    )
+    conditions = {text(mapping(one).get("type")): mapping(one) for one in sequence(status.get("conditions"))}
+    scheduled = conditions.get("PodScheduled", {})
+    annotations = mapping(metadata.get("annotations"))
+    spec = mapping(pod.get("spec"))
+    words = ("nodeSelector", "affinity", "tolerations", "containers", "initContainers")
+    return PodSeen(
+        namespace=text(metadata.get("namespace")),
+        name=text(metadata.get("name")),
+        uid=text(metadata.get("uid")),
+        created=_seconds(text(metadata.get("creationTimestamp"))),
+        node=text(spec.get("nodeName")),
+        held=bool(sequence(spec.get("schedulingGates"))),
+        entries=entries,
+        scheduled=(text(scheduled.get("status")), text(scheduled.get("reason")), text(scheduled.get("message"))),
+        stamp={key: intern(text(annotations[key])) for key in stamps.KEYS if key in annotations},
+        told=_told(conditions.get(CONDITION)),
+        model=text(annotations.get(stamps.MODEL)),
+        spec={"spec": {word: spec[word] for word in words if spec.get(word)}},
+    )
+
+
+def read_claim(claim: Object) -> ClaimSeen:
+    """The claim as decisions read it."""
+    metadata = mapping(claim.get("metadata"))
+    labels, annotations = mapping(metadata.get("labels")), mapping(metadata.get("annotations"))
+    name, version = text(labels.get(f"{DOMAIN}/policy")), text(labels.get(f"{DOMAIN}/policy-version"))
+    results = None
+    if isinstance(at(claim, "status", "allocation"), dict):
+        results = tuple(
+            (text(one.get("request")), (text(one.get("driver")), text(one.get("pool")), text(one.get("device"))))
+            for one in map(mapping, sequence(at(claim, "status", "allocation", "devices", "results")))
+        )
+    owners = (mapping(one) for one in sequence(metadata.get("ownerReferences")))
+    owner = next((text(one.get("name")) for one in owners if one.get("kind") == "Pod"), "")
+    extended = annotations.get(EXTENDED) == "true"
+    return ClaimSeen(
+        uid=text(metadata.get("uid")),
+        policy=PolicyRef(name, int(version)) if name and version.isascii() and version.isdigit() else None,
+        orders=_orders(mapping(claim.get("spec"))),
+        results=results,
+        extended=extended,
+        pod=owner if extended or POD_CLAIM_ANNOTATION in annotations else "",
+        deleting=bool(metadata.get("deletionTimestamp")),
+    )
+
+
+def decide(pod: PodSeen, claims: Mapping[str, ClaimSeen], tenant: str, fleet: Fleet, now: float) -> Decision | None:
+    """What to say about `pod`, whose claims are `claims` by name; None while there is nothing to say yet.
+
+    `tenant` owns its namespace. The record carries no sequence yet.
+    """
+    found = [(entry, name, claims.get(name)) for entry, name in pod.entries]
+    parts = tuple(_claim_decision(entry, name, claim, fleet.model_of) for entry, name, claim in found)
+    allocated = all(claim is not None and claim.results is not None for _, _, claim in found)
+    failure = None if allocated else classify(pod, [claim for _, _, claim in found], now)
+    if not allocated and failure is None:
+        return None
+    decisive = decisive_of(parts)
+    claim = next((seen for _, name, seen in found if decisive is not None and name == decisive.name), None)
+    ref = _policy(claim, pod)
+    count, rank = (decisive.count, decisive.rank) if decisive is not None else (0, 0)
+    counts = tuple(fleet.candidates(ref, tenant, count)) if ref is not None else ()
+    if decisive is not None and tuple(one.model for one in counts) != decisive.candidates:
+        counts = ()  # the policy has gone, or the claim was made by hand: there is no order to count by
+    inverted = None
+    if ref is not None and rank > 1:
+        better = next((one for one in counts[: rank - 1] if one.places), None)
+        inverted = None if better is None else fleet.inversion(pod, ref, better.model, count)
+    record = DecisionRecord(
+        namespace=pod.namespace,
+        pod=pod.name,
+        uid=pod.uid,
+        sequence=0,
+        outcome="allocated" if failure is None else "failed" if failure.klass == "terminal" else "waiting",
+        policy="" if ref is None else str(ref),
+        policy_set=pod.stamp.get(stamps.POLICY_SET, ""),
+        tenant=tenant,
+        lane=pod.stamp.get(stamps.LANE, ""),
+        claims=parts,
+        candidates=counts,
+        model=decisive.model if decisive is not None else "",
+        rank=rank,
+        passed=passed_over(counts, rank, count, "" if inverted is None else inverted.text),
+        klass="" if failure is None else failure.klass,
+        reason="" if failure is None else failure.row,
+        text="" if failure is None else failure.text,
+        inversion=None if inverted is None else inverted.code,
+        at=now,
+    )
+    if failure is not None:
+        message = f"{failure.row}: {failure.text} {chain(replace(record, text=''))}"
+        return Decision(record, "False", failure.klass.capitalize(), clipped(message, _MESSAGE_BYTES))
+    told = "; ".join(_told_claim(one, record.policy if one is decisive else "") for one in parts)
+    reason = "Fallback" if any(one.rank > 1 for one in parts) else "FirstChoice"
+    return Decision(record, "True", reason, clipped(told, _MESSAGE_BYTES), inverted)
+
+
+def classify(pod: PodSeen, claims: Iterable[ClaimSeen | None], now: float) -> Failure | None:
+    """Why the Pod is not allocated, by what the scheduler says and what is there; None while it is too early to say."""
+    if pod.held:
+        return None
+    status, reason, message = pod.scheduled
+    seen = list(claims)
+    if any(claim is not None and claim.deleting for claim in seen):
+        return Failure("claim-deleting", "waiting", "A claim of the Pod is being deleted.")
+    if None in seen and now - pod.created > SILENT_SECONDS:
+        return Failure(
+            "claim-missing", "retryable", "A claim of the Pod is not there (yet); the scheduler says nothing."
+        )
+    if status == "False" and reason == "SchedulerError":
+        return _scheduler_error(message)
+    if status == "False" and reason == "Unschedulable":
+        return _unschedulable(message)
+    if not status and now - pod.created > UNSEEN_SECONDS:
+        return Failure("no-scheduler", "infrastructure", "No scheduler has said anything about the Pod.")
+    return None
+
+
+def _unschedulable(message: str) -> Failure:
+    if "device class" in message and "does not exist" in message:
+        return Failure("class-missing", "operator", "A DeviceClass that the claim names does not exist.")
+    if "invalid resource pools" in message:
+        return Failure("pool-invalid", "operator", "A driver publishes an invalid pool.")
+    if "cannot allocate all claims" in message:
+        return Failure("no-device", "waiting", "No node has the devices free.")
+    if "nodes are available" in message or "node(s)" in message:
+        return Failure("no-node", "waiting", "No node takes the Pod, devices aside.")
+    return Failure("unknown-text", "unknown", "The scheduler gives a reason that is not known.")
+
+
+def _scheduler_error(message: str) -> Failure:
+    if "CEL" in message or "exceeds the claim limit" in message:
+        return Failure(
+            "selector-error", "terminal", "The scheduler cannot evaluate the claim; another policy is needed."
+        )
+    if "asks for all devices" in message:
+        return Failure("pool-updating", "retryable", "A pool of which all devices are asked for is being updated.")
+    if "webhook" in message or "PreBind" in message or "etcd" in message or "timeout" in message:
+        return Failure("bind-refused", "retryable", "The API server did not take what the scheduler wrote.")
+    return Failure("unknown-text", "unknown", "The scheduler reports an error that is not known.")
+
+
+def _claim_decision(
+    entry: str, name: str, claim: ClaimSeen | None, model_of: Callable[[DeviceId], str]
+) -> ClaimDecision:
+    if claim is None:
+        return ClaimDecision(entry, name, 0, ())
+    # The request with an order is the accelerators'; where none has one, the first.
+    request, order = next(
+        (one for one in claim.orders if len(one[1]) > 1 or one[1][0][0]), (*claim.orders, ("", ()))[0]
+    )
+    candidates = tuple(alternative for alternative, _ in order if alternative)
+    count = order[0][1] if order else 0
+    if claim.results is None:
+        return ClaimDecision(entry, name, count, candidates)
+    devices = tuple(f"{pool}/{device}" for _, (_, pool, device) in claim.results)
+    chosen = next((result for result in claim.results if result[0].partition("/")[0] == request), None)
+    if chosen is None:
+        return ClaimDecision(entry, name, count, candidates, devices=devices)
+    alternative = chosen[0].partition("/")[2]
+    if not alternative:
+        model = model_of(chosen[1])
+        return ClaimDecision(entry, name, count, (model,) if model else (), model, 1 if model else 0, devices)
+    if alternative not in candidates:
+        return ClaimDecision(entry, name, count, candidates, alternative, 0, devices)
+    rank = candidates.index(alternative) + 1
+    return ClaimDecision(entry, name, order[rank - 1][1], candidates, alternative, rank, devices)
+
+
+def _told_claim(claim: ClaimDecision, policy: str) -> str:
+    where = ", ".join(claim.devices)
+    if not claim.rank:
+        return f"{claim.entry}: {where}"
+    return f"{claim.model}, rank {claim.rank} of {len(claim.candidates)}{f' of {policy}' if policy else ''}: {where}"
+
+
+def _policy(claim: ClaimSeen | None, pod: PodSeen) -> PolicyRef | None:
+    if claim is not None:
+        return claim.policy
+    name, version = pod.stamp.get(stamps.POLICY, ""), pod.stamp.get(stamps.POLICY_VERSION, "")
+    return PolicyRef(name, int(version)) if name and version.isascii() and version.isdigit() else None
+
+
+def _orders(spec: Object) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    try:
+        return tuple(
+            (intern(one.name), tuple((intern(each.name), each.devices()) for each in one.alternatives))
+            for one in requests(spec)
+            if one.alternatives
+        )
+    except UnknownAllocationMode:
+        return ()
+
+
+def _told(condition: Object | None) -> Told | None:
+    if condition is None:
+        return None
+    message = text(condition.get("message"))
+    mark = _MARK.search(message)
+    return Told(
+        text(condition.get("status")),
+        text(condition.get("reason")),
+        message if mark is None else message[: mark.start()],
+        0 if mark is None else int(mark[1]),
+    )
+
+
+def _seconds(timestamp: str) -> float:
+    try:
+        return dt.datetime.fromisoformat(timestamp).timestamp()
+    except ValueError:
+        return 0.0
