@@ -26,8 +26,8 @@ def test_a_waiting_pod_in_text() -> None:
     assert done.stdout.splitlines()[2:6] == [
         "    1  h100    4 published   3 healthy   4 matching   1 free",
         "             2 in use by lilac/train",
-        "             1 on n1: tainted example.com/unhealthy:NoSchedule",
         "             1 on n3: cpu: asks 8, 4 of 4 left",
+        "             1 on n1: tainted example.com/unhealthy:NoSchedule",
     ]
 
 
@@ -83,7 +83,7 @@ def test_what_if_says_now_and_then() -> None:
     assert done.exit_code == 0
     head, now, then = done.stdout.splitlines()
     assert head == "Pod research/waits"
-    assert now.startswith("  now:  waits: h100: 2 in use by lilac/train, 1 on n1: tainted")
+    assert now.startswith("  now:  waits: h100: 2 in use by lilac/train, 1 on n3: cpu")
     assert then == "  then: on n1: gate-0 gpu/h100: n1/g2"
     assert "no difference" in run("what-if", "--snapshot", STATE, "--all-waiting", "--healthy", "n2/g0").stdout
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from allocation.explained import check
 from allocation.situation import CAUSES, Situation, Stage, policies, situations
 from controlplane.api import Api
 from controlplane.control_plane import ControlPlane
@@ -45,16 +46,20 @@ def test_there_are_fifteen_causes_and_a_situation_of_each() -> None:
 @pytest.mark.parametrize(
     ("stage", "situation"), [(one, one) for one in ALL], ids=[one.name for one in ALL], indirect=["stage"]
 )
-def test_the_cause_is_the_cause_and_the_decoy_is_not(stage: Stage, situation: Situation, tmp_path: Path) -> None:
+def test_the_cause_is_the_cause_and_is_explained_and_the_decoy_is_not(
+    stage: Stage, situation: Situation, control_plane: ControlPlane, tmp_path: Path
+) -> None:
     """Without the decoy the same becomes of the Pod; with the decoy and without the cause it gets its H100."""
     outcome = stage.ask(situation.pod)
     assert outcome.is_as(situation.expected), outcome
     folder = Path(os.environ.get("DRA_GATE_SITUATIONS", tmp_path))
     (folder / f"{situation.name}.json").write_text(json.dumps(stage.dump(), indent=1))
+    check(control_plane, situation, decoy=True)
 
     stage.run(situation.decoy.remove)
     outcome = stage.ask(situation.pod)
     assert outcome.is_as(situation.expected), outcome
+    check(control_plane, situation, decoy=False)
 
     stage.run((*situation.decoy.add, *situation.remedy.steps))
     outcome = stage.ask(situation.remedy.pod or situation.pod)

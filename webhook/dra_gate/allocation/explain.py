@@ -258,6 +258,7 @@ class Explainer:
         tally = Tally(view.fits)
         name = asked.alternative.device_class
         if name not in self._classes:
+            tally.no_class(name)
             return tally
         selectors = sequence(at(self._classes[name], "spec", "selectors"))
         of_class = [text(at(one, "cel", "expression")) for one in selectors]

@@ -91,13 +91,13 @@ class Fleet:
                     name = text(raw.get("name"))
                     if stale and name in names:
                         continue  # the newest generation publishes it again: that one counts
-                    told = f"only generation {_generation(one)} of pool {key[1]} publishes it, {newest} is the newest"
+                    old = f"only in generation {_generation(one)} of pool {key[1]}: generation {newest} is the newest"
                     taints = [mapping(rule.get("taint")) for rule in rules if _is(rule, "device", name)]
                     yield Published(
                         (*key, name),
                         node or text(raw.get("nodeName")),
                         self._reach(mapping(one.get("spec")), raw),
-                        ("old-generation", told) if stale else problem,
+                        ("old-generation", old) if stale else problem,
                         tuple(
                             t
                             for t in (*map(mapping, sequence(raw.get("taints"))), *taints)
@@ -182,10 +182,8 @@ def _pool_problem(pool: str, current: list[Object], members: list[Object]) -> tu
     counts = {at(one, "spec", "pool", "resourceSliceCount") for one in current}
     if not counts & {len(current), len(published)}:
         wanted = " or ".join(sorted(str(count) for count in counts))
-        return (
-            "incomplete-pool",
-            f"pool {pool} has {len(published)} slices of its generation {generation}, which says {wanted}",
-        )
+        told = f"pool {pool} is incomplete: {len(published)} of {wanted} slices of its generation {generation}"
+        return "incomplete-pool", told
     names = Counter(text(raw.get("name")) for one in current for raw in _devices(one))
     twice = sorted(name for name, count in names.items() if count > 1)
     return ("invalid-pool", f"pool {pool} publishes {twice[0]} twice") if twice else ("", "")

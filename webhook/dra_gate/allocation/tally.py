@@ -30,6 +30,9 @@ _BY_NODE = frozenset(
 )
 
 
+_LAST_FIRST = {"node-resources": 0, "in-use": 1}  # what stands against a device that passed everything before
+
+
 @dataclass(slots=True)
 class _Group:
     text: str
@@ -70,9 +73,14 @@ class Tally:
         """A device that a selector fails on: the scheduler stops at it, whatever else there is."""
         self._count(("cel-error", f"a selector fails on {device}: {error}"), device, ())
 
+    def no_class(self, name: str) -> None:
+        """There are no devices to count, since their class is missing."""
+        self._found["class-missing", ""] = _Group(f"device class {name} does not exist")
+
     def reasons(self, name: Callable[[Holder], str]) -> Iterator[Reason]:
-        """What the devices were counted under, most devices first."""
-        for (code, _), group in sorted(self._found.items(), key=lambda item: -item[1].devices):
+        """What the devices were counted under, most devices first; of as many, those that came nearest."""
+        ordered = sorted(self._found.items(), key=lambda item: (-item[1].devices, _LAST_FIRST.get(item[0][0], 2)))
+        for (code, _), group in ordered:
             holders = Counter(map(name, group.holders))
             most = tuple(sorted(holders.items(), key=lambda pair: (-pair[1], pair[0])))
             yield Reason(code, group.text, group.devices, tuple(node for node in group.nodes if node), most)

@@ -37,13 +37,13 @@ class Wanted:
         match word:
             case "memory" if table is not None:
                 has = text(at(_entry(device, "capacity", driver, table.memory), "value"))
-                return word, _told("memory", has, f"at least {constraints.memory_min}")
+                return word, _told(word, has, f"at least {constraints.memory_min}")
             case "driverVersion" if table is not None:
                 has = text(at(_entry(device, "attributes", driver, table.driver_version), "version"))
-                return word, _told("driver version", has, f"at least {constraints.driver_min}")
+                return word, _told(word, has, f"at least {constraints.driver_min}")
             case "architectures" if table is not None:
                 has = text(at(_entry(device, "attributes", driver, table.architecture), "string"))
-                return word, _told("architecture", has, " or ".join(constraints.architectures))
+                return word, _told(word, has, " or ".join(constraints.architectures))
             case "wholeDevice":
                 return word, "a part of a device, or one that several use"
             case "cel":
