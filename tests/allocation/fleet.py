@@ -140,9 +140,10 @@ def _rows(sets: PolicySet, kinds: dict[str, dict[tuple[str, str], Object]]) -> A
         why = ""
         if any(s["pool"]["resourceSliceCount"] != len(seen) for s in seen):
             if any(s["pool"]["generation"] > newest for s in same):
-                why = "pool replaced elsewhere"
+                why = "pool replaced"
             elif any(s["pool"]["resourceSliceCount"] != len(everywhere) for s in everywhere):
-                why = "pool incomplete"
+                most = max(s["pool"]["resourceSliceCount"] for s in everywhere)
+                why = "pool with extra slices" if len(everywhere) > most else "pool incomplete"
         if not why and len(names) != len(set(names)):
             why = "pool invalid"
         for raw in spec["devices"]:

@@ -44,9 +44,7 @@ H100, A100, L40S = "NVIDIA H100", "NVIDIA A100", "NVIDIA L40S"
 
 def product(name: str) -> str:
     """A model's selector, in the form of the policy compiler."""
-    return (
-        f"has(device.attributes['{GPU}'].productName) && device.attributes['{GPU}'].productName.startsWith('{name}')"
-    )
+    return f"has(device.attributes['{GPU}'].productName) && device.attributes['{GPU}'].productName.startsWith('{name}')"
 
 
 FLOORS = (
@@ -54,8 +52,7 @@ FLOORS = (
     f"has(device.capacity['{GPU}'].memory) && device.capacity['{GPU}'].memory.compareTo(quantity('40Gi')) >= 0",
     f"has(device.attributes['{GPU}'].driverVersion)"
     f" && device.attributes['{GPU}'].driverVersion.compareTo(semver('550.54.15')) >= 0",
-    f"has(device.attributes['{GPU}'].architecture)"
-    f" && device.attributes['{GPU}'].architecture in ['Hopper', 'Ampere']",
+    f"has(device.attributes['{GPU}'].architecture) && device.attributes['{GPU}'].architecture in ['Hopper', 'Ampere']",
     f"has(device.attributes['{GPU}'].type) && device.attributes['{GPU}'].type == 'gpu'"
     " && !device.allowMultipleAllocations",
 )
@@ -64,8 +61,7 @@ FOREIGN = (
     f"device.driver != '{NIC}'",
     f"device.attributes['{GPU}'].?index.orValue(0) >= 1",
     f"'index' in device.attributes['{GPU}']",
-    f"has(device.attributes['{GPU}'].productName)"
-    f" && device.attributes['{GPU}'].productName.matches('^NVIDIA [AL]')",
+    f"has(device.attributes['{GPU}'].productName) && device.attributes['{GPU}'].productName.matches('^NVIDIA [AL]')",
     f"device.capacity['{GPU}'].?memory.orValue(quantity('0')).isGreaterThan(quantity('45Gi'))",
     f"has(device.attributes['{GPU}'].linked) && device.attributes['{GPU}'].linked",
     f"cel.bind(a, device.attributes['{GPU}'], has(a.index) && a.index % 2 == 0)",
@@ -87,8 +83,7 @@ UNGUARDED = (
 )
 CLASSES: dict[str, tuple[str, ...]] = {
     "gpu.nvidia.com": (
-        f"device.driver == '{GPU}' && has(device.attributes['{GPU}'].type)"
-        f" && device.attributes['{GPU}'].type == 'gpu'",
+        f"device.driver == '{GPU}' && has(device.attributes['{GPU}'].type) && device.attributes['{GPU}'].type == 'gpu'",
     ),
     "mig.nvidia.com": (f"device.driver == '{GPU}'", f"device.attributes['{GPU}'].?type.orValue('') == 'mig'"),
     "gpu.amd.com": (f"device.driver == '{AMD}'",),
@@ -336,9 +331,7 @@ class _Generator:
             other = {"nodeName": rng.choice(("n0", "n1", "n9"))}
             self._slice(driver, pool, generation + 1, 1, other, {"devices": [self._gpu(0) | {"name": "new-0"}]})
 
-    def _slice(
-        self, driver: str, pool: str, generation: int, size: int, target: Object, content: Object
-    ) -> None:
+    def _slice(self, driver: str, pool: str, generation: int, size: int, target: Object, content: Object) -> None:
         self.count += 1
         name = f"{self.rng.choice('abc')}-{pool}-{self.count}"
         spec = {"driver": driver, "pool": {"name": pool, "generation": generation, "resourceSliceCount": size}}
@@ -351,7 +344,10 @@ class _Generator:
 
     def _taint(self) -> Object:
         rng = self.rng
-        taint: Object = {"key": rng.choice(KEYS), "effect": rng.choice(("NoSchedule", "NoSchedule", "NoExecute", "None"))}
+        taint: Object = {
+            "key": rng.choice(KEYS),
+            "effect": rng.choice(("NoSchedule", "NoSchedule", "NoExecute", "None")),
+        }
         value = rng.choice(VALUES)
         if value:
             taint["value"] = value

@@ -129,7 +129,9 @@ def _one(api: Api, oracle: Oracle, cluster: int, number: int, judged: Judged) ->
     allocator = Allocator(snapshot, ignore={claim["metadata"]["uid"] for claim in own})
     asked = [{key: value for key, value in claim.items() if key != "status"} for claim in own]
     question = Question((*objects, *asked), tuple(f"{NAMESPACE}/{claim['metadata']['name']}" for claim in own))
-    outcomes = {node["metadata"]["name"]: allocator.allocate(node["metadata"]["name"], asked) for node in before["Node"]}
+    outcomes = {
+        node["metadata"]["name"]: allocator.allocate(node["metadata"]["name"], asked) for node in before["Node"]
+    }
     verdicts = {verdict.node: verdict for verdict in oracle.ask(question)}
     judged.not_evaluated += any(outcome.kind == "cannot-evaluate" for outcome in outcomes.values())
     chosen = stored["spec"].get("nodeName")

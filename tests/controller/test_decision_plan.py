@@ -9,7 +9,7 @@ import pytest
 
 from dra_gate.allocation.capacity import CandidateCounts
 from dra_gate.allocation.inversion import Inversion
-from dra_gate.controller.decision_plan import CONDITION, Decision, Fleet, PodSeen, decide, read_claim, read_pod
+from dra_gate.controller.decision_plan import CONDITION, Decision, Fleet, Heard, PodSeen, decide, read_claim, read_pod
 from dra_gate.policy.model import PolicyRef
 
 ORDER = ("h100", "a100")
@@ -47,8 +47,9 @@ def claim(*results: str, labels: bool = True, requests: list[Any] | None = None,
 IN_USE = CandidateCounts("h100", 2, 2, 2, 2)
 
 
-def fleet(h100: CandidateCounts = IN_USE) -> Fleet:
+def fleet(h100: CandidateCounts = IN_USE, *, ready: bool = True) -> Fleet:
     return Fleet(
+        node_ready=lambda _: ready,
         candidates=lambda ref, _tenant, _count: (
             (h100, CandidateCounts("a100", 2, 2, 2, 2, 1, places=1)) if ref == PolicyRef("train", 1) else ()
         ),
@@ -60,10 +61,14 @@ def fleet(h100: CandidateCounts = IN_USE) -> Fleet:
 FLEET = fleet()
 
 
-def decided(raw: Any, *claims: Any, fleet: Fleet = FLEET, now: float = NOW) -> Decision | None:
+def decided(
+    raw: Any, *claims: Any, fleet: Fleet = FLEET, seconds: float = 20, events: tuple[Any, ...] = ()
+) -> Decision | None:
+    """`seconds` in its stage."""
     seen = read_pod(raw)
     assert seen is not None
-    return decide(seen, {one["metadata"]["name"]: read_claim(one) for one in claims}, "maple", fleet, now)
+    heard = Heard("v1.37.2", NOW - seconds, events)
+    return decide(seen, {one["metadata"]["name"]: read_claim(one) for one in claims}, "maple", fleet, NOW, heard)
 
 
 def said(raw: Any, *claims: Any, **options: Any) -> Decision:
@@ -75,28 +80,20 @@ def said(raw: Any, *claims: Any, **options: Any) -> Decision:
 BOUND = ("True", "", "")
 UNSCHEDULABLE = "0/3 nodes are available: {}. preemption: 0/3 nodes are available: 3 Preemption is not helpful."
 INVALID = "1 invalid resource pools were encountered"
-CEL = "claim t/p: CEL runtime error: no such key: slot."
-LIMIT = "adding 33 devices exceeds the claim limit of 32"
+CEL = "claim t/p: selector #0 on device gpu.nvidia.com/n2/g-0: CEL runtime error: no such key: slot."
 FAILED = 'running "DynamicResources" filter plugin: {}'
 
 
 @pytest.mark.parametrize(
     ("reason", "message", "row", "klass"),
     [
-        ("Unschedulable", UNSCHEDULABLE.format("3 cannot allocate all claims"), "no-device", "waiting"),
-        ("Unschedulable", UNSCHEDULABLE.format("3 Insufficient cpu"), "no-node", "waiting"),
-        ("Unschedulable", "request gpu: device class nope.example does not exist.", "class-missing", "operator"),
-        ("Unschedulable", UNSCHEDULABLE.format(INVALID), "pool-invalid", "operator"),
-        ("Unschedulable", "the moon is in the wrong place", "unknown-text", "unknown"),
-        ("SchedulerError", FAILED.format(CEL), "selector-error", "terminal"),
-        ("SchedulerError", FAILED.format(LIMIT), "selector-error", "terminal"),
-        ("SchedulerError", FAILED.format("request gpu: asks for all devices, but resource pool a/b is currently being "
-                                         "updated"), "pool-updating", "retryable"),
-        ("SchedulerError", 'running PreBind plugin "DynamicResources": add finalizer to claim: admission webhook "x" '
-                           "denied the request", "bind-refused", "retryable"),
-        ("SchedulerError", "the moon again", "unknown-text", "unknown"),
+        ("Unschedulable", UNSCHEDULABLE.format("3 cannot allocate all claims"), "no-free-device", "retryable"),
+        ("Unschedulable", UNSCHEDULABLE.format("3 Insufficient cpu"), "no-node-fits", "retryable"),
+        ("Unschedulable", UNSCHEDULABLE.format(INVALID), "invalid-pool", "operator"),
+        ("SchedulerError", FAILED.format(CEL), "selector-fails", "terminal"),
+        ("SchedulerError", "the moon is in the wrong place", "scheduling-failed", "unknown"),
     ],
-)  # fmt: skip
+)
 def test_why_it_waits(reason: str, message: str, row: str, klass: str) -> None:
     found = said(pod(("False", reason, message)), claim())
     assert (found.record.reason, found.record.klass) == (row, klass)
@@ -104,18 +101,62 @@ def test_why_it_waits(reason: str, message: str, row: str, klass: str) -> None:
     assert found.message.startswith(f"{row}: ")
     assert found.record.outcome == ("failed" if klass == "terminal" else "waiting")
     assert "h100: all 2 in use." in found.message
+    assert ("the moon" in found.message) == (klass == "unknown")
+
+
+@pytest.mark.parametrize(
+    ("h100", "a100", "row"),
+    [
+        (CandidateCounts("h100", 2, 2), CandidateCounts("a100", 1, 1), "template-matches-nothing"),
+        (CandidateCounts("h100"), CandidateCounts("a100"), "no-free-device"),
+        (CandidateCounts("h100", 2, 1, 2, 1, unusable={"taint a/xid=7:NoExecute": 1}), IN_USE, "device-lost"),
+        (CandidateCounts("h100", 2, 1, 2, 1, unusable={"taint b:NoSchedule": 1}), IN_USE, "devices-tainted"),
+        (CandidateCounts("h100", 2, 0, 2, 0, unusable={"pool incomplete": 2}), IN_USE, "pool-incomplete"),
+        (CandidateCounts("h100", 2, 0, 2, 0, unusable={"pool with extra slices": 2}), IN_USE, "pool-with-extra-slices"),
+        (CandidateCounts("h100", 2, 0, 2, 0, unusable={"node lost": 2}), IN_USE, "no-free-device"),
+    ],
+)
+def test_the_fleet_says_more_than_the_scheduler(h100: CandidateCounts, a100: CandidateCounts, row: str) -> None:
+    counts = (h100, dataclasses.replace(a100, model="a100"))
+    waits = pod(("False", "Unschedulable", UNSCHEDULABLE.format("3 cannot allocate all claims")))
+    found = said(waits, claim(), fleet=dataclasses.replace(FLEET, candidates=lambda *_: counts))
+    assert found.record.reason == row
 
 
 def test_silence_is_explained_when_it_lasts() -> None:
-    unseen = pod()
-    assert decided(unseen, claim()) is None
-    assert said(unseen, claim(), now=NOW + 61).record.reason == "no-scheduler"
-    assert decided(unseen, now=NOW - 56) is None
-    assert said(unseen).record.reason == "claim-missing"
-    stale = pod(("False", "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates"))
-    assert said(stale).record.reason == "claim-missing", "the condition stays when the gates have gone"
-    assert decided(pod(schedulingGates=[{"name": "x"}])) is None
-    assert said(pod(), claim(deletionTimestamp=CREATED)).record.reason == "claim-deleting"
+    assert decided(pod(), claim()) is None
+    assert said(pod(), claim(), seconds=31).record.reason == "scheduler-silent"
+    assert decided(pod(), seconds=4) is None
+    assert said(pod()).record.reason == "claim-gone"
+    held = pod(schedulingGates=[{"name": "x"}])
+    assert decided(held, claim(), seconds=4) is None
+    assert said(held, claim()).record.reason == "gated"
+    assert said(pod(), claim(deletionTimestamp=CREATED)).record.reason == "claim-leaving"
+
+
+def test_events_are_heard() -> None:
+    unmade = pod()
+    unmade["status"]["resourceClaimStatuses"] = []
+    event = {"reason": "FailedResourceClaimCreation", "message": 'PodResourceClaim g: resource claim template "t": '
+             'resourceclaimtemplate.resource.k8s.io "t" not found'}  # fmt: skip
+    assert said(unmade).record.reason == "claim-not-made"
+    assert said(unmade, events=(event,)).record.reason == "template-missing"
+
+
+def test_what_befalls_a_pod_that_has_its_devices_stands_beside_them() -> None:
+    placed = pod(BOUND, nodeName="n1")
+    found = said(placed, claim("gpu/h100"), fleet=fleet(ready=False))
+    assert (found.status, found.reason, found.record.outcome) == ("True", "FirstChoice", "allocated")
+    assert found.message.startswith("h100, rank 1 of 2 of train@1: n1/gpu-0; infrastructure/node-not-ready: Its node")
+    seen = read_pod(pod(BOUND, found.condition(CREATED), nodeName="n1"))
+    assert seen is not None
+    assert found.says_the_same(seen.told, closely=False)
+    well = said(placed, claim("gpu/h100"))
+    assert not well.says_the_same(seen.told, closely=False), "when it has passed, that is said"
+    gone = pod(nodeName="n1")
+    gone["metadata"]["deletionTimestamp"] = CREATED
+    assert decided(gone, claim("gpu/h100")) is None
+    assert said(gone, claim("gpu/h100"), seconds=121).message.startswith("stuck-terminating: ")
 
 
 def test_the_first_choice_and_a_fallback() -> None:
@@ -174,19 +215,10 @@ def test_the_same_cause_in_other_words_is_news_only_when_looked_at_closely() -> 
     assert not other.says_the_same(seen.told, closely=False)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"metadata": {"deletionTimestamp": CREATED}},
-        {"status": {"phase": "Succeeded"}},
-        {"spec": {"resourceClaims": []}},
-    ],
-)
-def test_pods_about_which_nothing_is_said(change: dict[str, dict[str, Any]]) -> None:
+def test_a_pod_without_claims_is_not_looked_at() -> None:
     raw = pod()
     assert isinstance(read_pod(raw), PodSeen)
-    for part, fields in change.items():
-        raw[part].update(fields)
+    raw["spec"]["resourceClaims"] = []
     assert read_pod(raw) is None
 
 

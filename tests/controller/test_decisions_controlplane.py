@@ -153,12 +153,13 @@ def test_first_choice_then_fallback_then_waiting_then_allocated(world: World, ku
             assert "a100, rank 2 of 3 of train@1: ampere/gpu-" in world.told(f"second-{number}", "Fallback")
         assert world.quiet("second-1") == "a100"
         world.pod("third")
-        message = world.told("third", "Waiting")
-        assert message.startswith("no-device: No node has the devices free. Asked for 1 device under train@1.")
+        message = world.told("third", "Retryable")
+        assert message.startswith("no-free-device: No node on which the Pod fits has free devices for all its claims.")
+        assert "Asked for 1 device under train@1." in message
         assert "h100: all 2 in use, 2 by this tenant." in message
         assert "l40s: none of 2 meets memory (2)." in message
         (event,) = world.events("third")
-        assert (event["type"], event["reason"]) == ("Warning", "DevicesWaiting")
+        assert (event["type"], event["reason"]) == ("Warning", "DevicesRetryable")
         world.api.delete("pods", "first-1", world.namespace, grace=0)
         assert "h100, rank 1 of 3" in world.told("third", "FirstChoice")
         wait_for(lambda: len(world.events("third")) == 2, 10, "the second Event")
@@ -288,7 +289,7 @@ def test_fifty_pods_that_wait_cost_nothing_while_nothing_changes(world: World, k
         world.pod(f"w{number}", count=2, nodeSelector={"kubernetes.io/hostname": "ada"})
     with controlling(world, kubeconfig) as (_, client):
         wait_for(
-            lambda: all(world.condition(f"w{number}").get("reason") == "Waiting" for number in range(50)),
+            lambda: all(world.condition(f"w{number}").get("reason") == "Retryable" for number in range(50)),
             60,
             "all to be told",
             every=1.0,

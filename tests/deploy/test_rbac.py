@@ -11,6 +11,7 @@ import dataclasses
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from controlplane.control_plane import GATE_CONTROLLER, GATE_WEBHOOK, ControlPla
 from controlplane.fleet import Fleet
 from controlplane.gate import Gate
 from deploy.kubectl import DEPLOY
+from dra_gate.controller.decision_plan import BOUND_SECONDS
 from dra_gate.policy.compile import templates_of
 from dra_gate.policy.load import load
 from dra_gate.policy.model import PolicyRef
@@ -59,6 +61,7 @@ WHY = {
         "nodes list watch": "which devices are healthy, where a Pod would have fitted",
         "pods list watch patch": "the templates that Pods name; patch: the annotation with the model that one got",
         "pods/status patch": "the condition that says what a Pod got or why it waits",
+        "events list": "why no claim comes for a Pod, or no container",
         "resource.k8s.io/deviceclasses list watch": "which devices are of which model",
         "resource.k8s.io/devicetaintrules list watch": "which devices are healthy",
         "resource.k8s.io/resourceclaims list watch": "which devices a Pod was given",
@@ -251,6 +254,7 @@ class gate_at_work:  # noqa: N801 - reads as a statement
             return "dra-gate.io/model" in found
 
         self.until("the model on the Pod", annotated)
+        time.sleep(BOUND_SECONDS + 2)  # nobody starts it: its Events are asked for
         self.api.delete("pods", "given", GATED, grace=0)
         fleet.remove(self.api)
 

@@ -68,7 +68,7 @@ def test_a_story_goes_on_under_another_leader_and_nothing_is_said_twice(
     assert told(api, namespace, "p3", "FirstChoice").startswith("h100, rank 1 of 3 of ordered@1: hopper/gpu-3 ")
     assert told(api, namespace, "p4", "Fallback").startswith("a100, rank 2 of 3 of ordered@1: ampere/gpu-0 ")
     assert "h100: all 4 in use, 4 by this tenant. a100: all 4 in use, 4 by this tenant." in told(
-        api, namespace, "p8", "Waiting"
+        api, namespace, "p8", "Retryable"
     )
     wait_for(lambda: events(api, namespace).total() == 9, 10, "an Event for each Pod")
     first = leader(api)
@@ -80,7 +80,7 @@ def test_a_story_goes_on_under_another_leader_and_nothing_is_said_twice(
     time.sleep(3)
     said = events(api, namespace)
     assert set(said.values()) == {1}
-    assert said["p8", "DevicesFirstChoice"] == said["p8", "DevicesWaiting"] == 1
+    assert said["p8", "DevicesFirstChoice"] == said["p8", "DevicesRetryable"] == 1
     running.start_controller(first)
     wait_for(lambda: api.get("pods", "p8", namespace)["metadata"]["annotations"].get("dra-gate.io/model"), 10, "it")
     lines = [loads(line) for file in folder.iterdir() for line in file.read_bytes().splitlines()]

@@ -30,7 +30,7 @@ Key = tuple[str, str]  # namespace (empty for cluster-scoped objects) and name
 PoolId = tuple[str, str]  # driver, pool
 DeviceId = tuple[str, str, str]  # driver, pool, device
 
-INCOMPLETE, INVALID, OBSOLETE = "pool incomplete", "pool invalid", "pool replaced elsewhere"
+INCOMPLETE, EXTRA, INVALID, OBSOLETE = "pool incomplete", "pool with extra slices", "pool invalid", "pool replaced"
 LOST, NOT_READY, CORDONED = "node lost", "node not ready", "node cordoned"
 TAINTED = "taint "  # followed by key=value:effect
 _KEEPS_OFF = ("NoSchedule", "NoExecute")  # an effect that is None, or unknown, keeps nobody off
@@ -168,6 +168,7 @@ class Capacity:
         self._uses: Counter[tuple[str, bytes]] = Counter()
         self._slices: dict[str, _Slice] = {}
         self._pools: dict[PoolId, dict[str, None]] = {}  # -> slices
+        self._named: dict[str, dict[PoolId, None]] = {}  # pools of that name, of whatever driver
         self._views: dict[PoolId, dict[str, _View]] = {}  # -> by home
         self._nodes: dict[str, str] = {}  # -> why it takes no Pods
         self._on_node: dict[str, dict[Place, None]] = {}
@@ -242,6 +243,7 @@ class Capacity:
             self._forget(key[1])
         self._slices[key[1]] = new
         self._pools.setdefault(new.pool, {})[key[1]] = None
+        self._named.setdefault(new.pool[1], {})[new.pool] = None
         for index, device in enumerate(new.devices):
             place = key[1], index
             self._places.setdefault((*new.pool, device.name), {})[place] = None
@@ -354,6 +356,10 @@ class Capacity:
         rows = [row for place in self._places.get(device, ()) if (row := self._rows.get(place)) is not None]
         return "not published" if not rows else rows[0].problem
 
+    def node_ready(self, node: str) -> bool:
+        """Whether the node is there and ready, cordoned or not."""
+        return self._nodes.get(node, LOST) in ("", CORDONED)
+
     def doubled(self) -> Mapping[DeviceId, tuple[Key, ...]]:
         """Devices in more than one claim, and the claims; by device."""
         return {device: tuple(sorted(self._holders[device])) for device in sorted(self._doubled)}
@@ -453,6 +459,7 @@ class Capacity:
         if not slices:
             self._pools.pop(pool, None)
             self._views.pop(pool, None)
+            _discard(self._named, pool[1], pool)
             return
         before = self._views.get(pool, {})
         self._views[pool] = views = _views(slices)
@@ -468,12 +475,9 @@ class Capacity:
 
     def _rule_changed(self, selector: tuple[str | None, str | None, str | None]) -> None:
         driver, pool, device = selector
-        if driver is not None and pool is not None:
-            pools: Iterable[PoolId] = [(driver, pool)] if (driver, pool) in self._pools else []
-        else:
-            pools = [one for one in self._pools if driver in (None, one[0]) and pool in (None, one[1])]
+        pools = list(self._pools if pool is None else self._named.get(pool, ()))
         for one in pools:
-            for name in self._pools[one]:
+            for name in self._pools[one] if driver in (None, one[0]) else ():
                 for index, published in enumerate(self._slices[name].devices):
                     if device in (None, published.name):
                         self._count((name, index))
@@ -574,7 +578,7 @@ def _views(slices: Sequence[_Slice]) -> dict[str, _View]:
         elif newest > generation:
             problem = OBSOLETE
         elif {one.wanted for one in everywhere} != {len(everywhere)}:
-            problem = INCOMPLETE
+            problem = EXTRA if max(one.wanted for one in everywhere) < len(everywhere) else INCOMPLETE
         else:
             problem = _invalid(own, everywhere)
         found[home] = _View(generation, problem)

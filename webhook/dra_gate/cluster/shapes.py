@@ -132,10 +132,16 @@ class FullNode(Struct, omit_defaults=True):
     status: _FullNodeStatus | None = None
 
 
-class LabelledClaim(ResourceClaim, omit_defaults=True):
-    """A claim with its labels: they say which policy it is of."""
+class _ReservedStatus(_ClaimStatus, omit_defaults=True):
+    reservedFor: _Items = None  # noqa: N815
+
+
+class LabelledClaim(Struct, omit_defaults=True):
+    """A claim with its labels, which say which policy it is of, and who has it reserved."""
 
     metadata: _DatedMetadata
+    spec: Any = None
+    status: _ReservedStatus | None = None
 
 
 class _PlacedPodSpec(_PodSpec, omit_defaults=True):
@@ -145,12 +151,22 @@ class _PlacedPodSpec(_PodSpec, omit_defaults=True):
     schedulingGates: _Items = None  # noqa: N815
 
 
+class _ContainerStatus(Struct, omit_defaults=True):
+    state: Any = None
+    lastState: Any = None  # noqa: N815
+    allocatedResourcesStatus: _Items = None  # noqa: N815
+
+
 class _ToldPodStatus(_PodStatus, omit_defaults=True):
     conditions: _Items = None
+    reason: str | None = None
+    message: str | None = None
+    containerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+    initContainerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
 
 
 class PlacedPod(Struct, omit_defaults=True):
-    """A Pod, what says where it fits, and its conditions."""
+    """A Pod, what says where it fits, and what is said of it."""
 
     metadata: _DatedMetadata
     spec: _PlacedPodSpec | None = None

@@ -16,6 +16,11 @@ from dra_gate.allocation.capacity import ModelCapacity
 from dra_gate.controller.decision_plan import Decision
 
 WAITS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0)  # seconds
+# Rows of the table of failures that are about what the scheduler writes once it has chosen.
+_BINDING = frozenset(
+    ("scheduler-refused", "claim-in-use", "bind-conflict", "binding-failed", "binding-timeout", "binding-for-long",
+     "extended-claim-stuck", "claim-freed")
+)  # fmt: skip
 NOBODY = "none"  # stands for no tenant and no policy
 
 
@@ -74,7 +79,7 @@ class DecisionMetrics(Collector):
         )
         self._failures = Counter(
             "dra_gate_allocation_failures",
-            "Causes told on Pods that wait, by cause and class.",
+            "What keeps Pods from their devices, as told on them: row of the table of failures, and class.",
             ["reason", "class"],
             registry=None,
         )
@@ -96,7 +101,7 @@ class DecisionMetrics(Collector):
         )  # fmt: skip
 
     def decided(self, decision: Decision, waited: float | None) -> None:
-        """Count a decision that was told; `waited` seconds until it was allocated, None where it is not known."""
+        """Count a decision that was told; `waited` seconds until it was allocated, None where that was told before."""
         record = decision.record
         tenant = record.tenant or NOBODY
         # Anybody may write the label of a policy, or a name for an alternative, on a claim of his own: only what the
@@ -108,19 +113,18 @@ class DecisionMetrics(Collector):
             for claim in record.claims:
                 if claim.candidates and record.candidates:
                     self._requests.labels(tenant, claim.candidates[0]).inc(claim.count)
-        if record.outcome == "allocated":
+        if waited is not None:
             model = record.model if record.candidates else NOBODY
             self._allocations.labels(tenant, policy, model, str(record.rank)).inc()
-            if waited is not None:
-                self._wait.labels(tenant).observe(waited)
+            self._wait.labels(tenant).observe(waited)
             if decision.inversion is not None:
                 self._inversions.labels(policy, decision.inversion.code).inc()
-            return
-        self._failures.labels(record.reason, record.klass).inc()
-        if record.klass == "unknown":
-            self._unknown.inc()
-        if record.reason == "bind-refused":
-            self._bind.labels(record.reason).inc()
+        if record.reason:
+            self._failures.labels(record.reason, record.klass).inc()
+            if record.klass == "unknown":
+                self._unknown.inc()
+            if record.reason in _BINDING:
+                self._bind.labels(record.reason).inc()
 
     def wrote(self, what: str, outcome: str) -> None:
         """Count one request: event, condition or annotation; done, stale or error."""

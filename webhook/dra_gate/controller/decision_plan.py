@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import intern
+from typing import Literal
 
 from dra_gate.admission import stamp as stamps
-from dra_gate.allocation.capacity import CandidateCounts, DeviceId
+from dra_gate.allocation import failures
+from dra_gate.allocation.capacity import EXTRA, INCOMPLETE, TAINTED, CandidateCounts, DeviceId
 from dra_gate.allocation.inversion import Inversion
 from dra_gate.allocation.record import ClaimDecision, DecisionRecord, chain, clipped, decisive_of, passed_over
 from dra_gate.fairness.holding import POD_CLAIM_ANNOTATION
@@ -25,10 +27,13 @@ from dra_gate.policy.model import PolicyRef
 
 CONDITION = f"{DOMAIN}/DeviceAllocated"
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"  # annotation of claims that the scheduler makes
-SILENT_SECONDS = 5.0  # after these a Pod without a word from the scheduler is ours to explain
-UNSEEN_SECONDS = 60.0  # after these no scheduler seems to be responsible for it
+SILENT_SECONDS = 5.0  # a Pod that waits for its turn or its claim no longer than this is not worth a word
+BOUND_SECONDS = 10.0  # nor is one that a node has not started yet
+Stage = Literal["held", "claimless", "scheduling", "bound", "running", "going"]
 _MESSAGE_BYTES = 2048
+_SAID_BYTES = 300
 _MARK = re.compile(r" \[decision (\d{1,9})\]$")
+_TROUBLE = re.compile(r"; [a-z]+/([a-z0-9-]+): ")  # what has befallen a Pod that has its devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +48,13 @@ class ClaimSeen:
     results: tuple[tuple[str, DeviceId], ...] | None
     extended: bool
     pod: str  # name of the Pod that it was made for, empty for others
-    deleting: bool = False
+    deleting: str = ""  # since when
+    users: tuple[str, ...] = ()  # UIDs of the Pods that it is reserved for
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a Pod's condition says already; `row` names the cause where it is not allocated."""
+    """What a Pod's condition says already."""
 
     status: str
     reason: str
@@ -57,8 +63,11 @@ class Told:
 
     @property
     def row(self) -> str:
-        """The cause: what stands before the first colon."""
-        return self.message.partition(":")[0]
+        """The cause of a Pod that waits; for one that has its devices what has befallen it, empty for nothing."""
+        if self.status != "True":
+            return self.message.partition(":")[0]
+        found = _TROUBLE.search(self.message)
+        return "" if found is None else found[1]
 
     @property
     def words(self) -> frozenset[str]:
@@ -68,8 +77,8 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A Pod with claims. `entries`: claim entry and claim name, empty while there is none. `scheduled`: status, reason
-    and message of its PodScheduled condition. `spec` holds what says where the Pod fits.
+    """A Pod with claims. `entries`: claim entry and claim name, empty while there is none. `spec` holds what says
+    where the Pod fits, `evidence` what says how it fares.
     """
 
     namespace: str
@@ -77,22 +86,34 @@ class PodSeen:
     uid: str
     created: float
     node: str
-    held: bool  # by scheduling gates
     entries: tuple[tuple[str, str], ...]
-    scheduled: tuple[str, str, str]
     stamp: Mapping[str, str]
     told: Told | None
     model: str  # the annotation
     spec: Object
+    evidence: Object
+
+    def stage(self, claims: Mapping[str, ClaimSeen]) -> Stage:
+        """How far it has come; `going` to its end, or there."""
+        if is_finished(self.evidence) or at(self.evidence, "metadata", "deletionTimestamp"):
+            return "going"
+        if self.node:
+            return "running" if at(self.evidence, "status", "phase") == "Running" else "bound"
+        if at(self.evidence, "spec", "schedulingGates"):
+            return "held"
+        there = (claims.get(name) for _, name in self.entries)
+        return "scheduling" if all(one is not None and not one.deleting for one in there) else "claimless"
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a Pod waits: the row of the table of failures, its class, and the text for people."""
+class Heard:
+    """What is known around the Pod: the API server's version, since when (seconds since 1970) it is in its stage, its
+    Events as far as somebody asked for them.
+    """
 
-    row: str
-    klass: str
-    text: str
+    version: str
+    since: float
+    events: Sequence[Object] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +123,7 @@ class Fleet:
     candidates: Callable[[PolicyRef, str, int], Sequence[CandidateCounts]]
     model_of: Callable[[DeviceId], str]
     inversion: Callable[[PodSeen, PolicyRef, str, int], Inversion]
+    node_ready: Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +144,8 @@ class Decision:
             return True
         if self.status == "True":
             # What a device is may be forgotten when it is published no more; which one was given stays.
-            return {device for claim in self.record.claims for device in claim.devices} <= told.words
+            devices = {device for claim in self.record.claims for device in claim.devices}
+            return devices <= told.words and told.row == self.record.reason
         return not closely and (told.reason, told.row) == (self.reason, self.message.partition(":")[0])
 
     def condition(self, now: str) -> dict[str, object]:
@@ -138,9 +161,9 @@ class Decision:
 
 
 def read_pod(pod: Object) -> PodSeen | None:
-    """The Pod as decisions read it; None for one without claims, or that has ended or is being deleted."""
+    """The Pod as decisions read it; None for one without claims."""
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
-    if is_finished(pod) or metadata.get("deletionTimestamp") or not claim_entries(pod):
+    if not claim_entries(pod):
         return None
     generated = {
         text(mapping(one).get("name")): text(mapping(one).get("resourceClaimName"))
@@ -153,7 +176,6 @@ def read_pod(pod: Object) -> PodSeen | None:
         if entry.get("resourceClaimName") or generated.get(text(entry.get("name")), "-")
     )
     conditions = {text(mapping(one).get("type")): mapping(one) for one in sequence(status.get("conditions"))}
-    scheduled = conditions.get("PodScheduled", {})
     annotations = mapping(metadata.get("annotations"))
     spec = mapping(pod.get("spec"))
     words = ("nodeSelector", "affinity", "tolerations", "containers", "initContainers")
@@ -163,13 +185,12 @@ def read_pod(pod: Object) -> PodSeen | None:
         uid=text(metadata.get("uid")),
         created=_seconds(text(metadata.get("creationTimestamp"))),
         node=text(spec.get("nodeName")),
-        held=bool(sequence(spec.get("schedulingGates"))),
         entries=entries,
-        scheduled=(text(scheduled.get("status")), text(scheduled.get("reason")), text(scheduled.get("message"))),
         stamp={key: intern(text(annotations[key])) for key in stamps.KEYS if key in annotations},
         told=_told(conditions.get(CONDITION)),
         model=text(annotations.get(stamps.MODEL)),
         spec={"spec": {word: spec[word] for word in words if spec.get(word)}},
+        evidence=failures.evidence(pod),
     )
 
 
@@ -194,21 +215,22 @@ def read_claim(claim: Object) -> ClaimSeen:
         results=results,
         extended=extended,
         pod=owner if extended or POD_CLAIM_ANNOTATION in annotations else "",
-        deleting=bool(metadata.get("deletionTimestamp")),
+        deleting=text(metadata.get("deletionTimestamp")),
+        users=tuple(text(mapping(one).get("uid")) for one in sequence(at(claim, "status", "reservedFor"))),
     )
 
 
-def decide(pod: PodSeen, claims: Mapping[str, ClaimSeen], tenant: str, fleet: Fleet, now: float) -> Decision | None:
-    """What to say about `pod`, whose claims are `claims` by name; None while there is nothing to say yet.
+def decide(
+    pod: PodSeen, claims: Mapping[str, ClaimSeen], tenant: str, fleet: Fleet, now: float, heard: Heard
+) -> Decision | None:
+    """What to say about `pod`, whose claims are among `claims` by name; None while there is nothing to say.
 
     `tenant` owns its namespace. The record carries no sequence yet.
     """
     found = [(entry, name, claims.get(name)) for entry, name in pod.entries]
     parts = tuple(_claim_decision(entry, name, claim, fleet.model_of) for entry, name, claim in found)
-    allocated = all(claim is not None and claim.results is not None for _, _, claim in found)
-    failure = None if allocated else classify(pod, [claim for _, _, claim in found], now)
-    if not allocated and failure is None:
-        return None
+    stage = pod.stage(claims)
+    allocated = stage != "going" and all(claim is not None and claim.results is not None for _, _, claim in found)
     decisive = decisive_of(parts)
     claim = next((seen for _, name, seen in found if decisive is not None and name == decisive.name), None)
     ref = _policy(claim, pod)
@@ -216,8 +238,15 @@ def decide(pod: PodSeen, claims: Mapping[str, ClaimSeen], tenant: str, fleet: Fl
     counts = tuple(fleet.candidates(ref, tenant, count)) if ref is not None else ()
     if decisive is not None and tuple(one.model for one in counts) != decisive.candidates:
         counts = ()  # the policy has gone, or the claim was made by hand: there is no order to count by
+    facts = _facts(counts if decisive is not None else (), now - heard.since, pod.node, fleet)
+    named = [_as_object(name, seen) for _, name, seen in found if seen is not None]
+    failure = failures.classify(pod.evidence, named, heard.events, heard.version, facts)
+    if stage in ("held", "claimless") and now - heard.since <= SILENT_SECONDS:
+        return None
+    if not allocated and failure is None:
+        return None
     inverted = None
-    if ref is not None and rank > 1:
+    if allocated and ref is not None and rank > 1:
         better = next((one for one in counts[: rank - 1] if one.places), None)
         inverted = None if better is None else fleet.inversion(pod, ref, better.model, count)
     record = DecisionRecord(
@@ -225,7 +254,7 @@ def decide(pod: PodSeen, claims: Mapping[str, ClaimSeen], tenant: str, fleet: Fl
         pod=pod.name,
         uid=pod.uid,
         sequence=0,
-        outcome="allocated" if failure is None else "failed" if failure.klass == "terminal" else "waiting",
+        outcome="allocated" if allocated else "failed" if failure and failure.klass == "terminal" else "waiting",
         policy="" if ref is None else str(ref),
         policy_set=pod.stamp.get(stamps.POLICY_SET, ""),
         tenant=tenant,
@@ -237,61 +266,44 @@ def decide(pod: PodSeen, claims: Mapping[str, ClaimSeen], tenant: str, fleet: Fl
         passed=passed_over(counts, rank, count, "" if inverted is None else inverted.text),
         klass="" if failure is None else failure.klass,
         reason="" if failure is None else failure.row,
-        text="" if failure is None else failure.text,
+        text="" if failure is None else _worded(failure),
         inversion=None if inverted is None else inverted.code,
         at=now,
     )
-    if failure is not None:
-        message = f"{failure.row}: {failure.text} {chain(replace(record, text=''))}"
-        return Decision(record, "False", failure.klass.capitalize(), clipped(message, _MESSAGE_BYTES))
+    if not allocated:
+        message = f"{record.reason}: {record.text} {chain(replace(record, text=''))}"
+        return Decision(record, "False", record.klass.capitalize(), clipped(message, _MESSAGE_BYTES))
     told = "; ".join(_told_claim(one, record.policy if one is decisive else "") for one in parts)
+    if failure is not None:
+        told = f"{told}; {record.klass}/{record.reason}: {record.text}"
     reason = "Fallback" if any(one.rank > 1 for one in parts) else "FirstChoice"
     return Decision(record, "True", reason, clipped(told, _MESSAGE_BYTES), inverted)
 
 
-def classify(pod: PodSeen, claims: Iterable[ClaimSeen | None], now: float) -> Failure | None:
-    """Why the Pod is not allocated, by what the scheduler says and what is there; None while it is too early to say."""
-    if pod.held:
-        return None
-    status, reason, message = pod.scheduled
-    seen = list(claims)
-    if any(claim is not None and claim.deleting for claim in seen):
-        return Failure("claim-deleting", "waiting", "A claim of the Pod is being deleted.")
-    if None in seen and now - pod.created > SILENT_SECONDS:
-        return Failure(
-            "claim-missing", "retryable", "A claim of the Pod is not there (yet); the scheduler says nothing."
-        )
-    if status == "False" and reason == "SchedulerError":
-        return _scheduler_error(message)
-    if status == "False" and reason == "Unschedulable":
-        return _unschedulable(message)
-    if not status and now - pod.created > UNSEEN_SECONDS:
-        return Failure("no-scheduler", "infrastructure", "No scheduler has said anything about the Pod.")
-    return None
+def _worded(failure: failures.Failure) -> str:
+    """The row in words; what the control plane said only where no row knows it."""
+    said = f" It says: {clipped(failure.text, _SAID_BYTES)}" if failure.klass == "unknown" and failure.text else ""
+    return f"{failure.title}. {failure.advice}.{said}"
 
 
-def _unschedulable(message: str) -> Failure:
-    if "device class" in message and "does not exist" in message:
-        return Failure("class-missing", "operator", "A DeviceClass that the claim names does not exist.")
-    if "invalid resource pools" in message:
-        return Failure("pool-invalid", "operator", "A driver publishes an invalid pool.")
-    if "cannot allocate all claims" in message:
-        return Failure("no-device", "waiting", "No node has the devices free.")
-    if "nodes are available" in message or "node(s)" in message:
-        return Failure("no-node", "waiting", "No node takes the Pod, devices aside.")
-    return Failure("unknown-text", "unknown", "The scheduler gives a reason that is not known.")
+def _facts(counts: Sequence[CandidateCounts], seconds: float, node: str, fleet: Fleet) -> failures.Facts:
+    reasons = {reason for one in counts for reason in one.unusable}
+    # Where nothing at all is published a driver may be starting: that says nothing for good.
+    can_match = any(one.matching for one in counts) if any(one.published for one in counts) else None
+    return failures.Facts(
+        seconds=seconds,
+        taints=frozenset(re.split("[=:]", one.removeprefix(TAINTED))[0] for one in reasons if one.startswith(TAINTED)),
+        fleet_can_match=can_match,
+        pool_incomplete=INCOMPLETE in reasons if counts else None,
+        pool_with_extra_slices=EXTRA in reasons if counts else None,
+        node_ready=fleet.node_ready(node) if node else None,
+    )
 
 
-def _scheduler_error(message: str) -> Failure:
-    if "CEL" in message or "exceeds the claim limit" in message:
-        return Failure(
-            "selector-error", "terminal", "The scheduler cannot evaluate the claim; another policy is needed."
-        )
-    if "asks for all devices" in message:
-        return Failure("pool-updating", "retryable", "A pool of which all devices are asked for is being updated.")
-    if "webhook" in message or "PreBind" in message or "etcd" in message or "timeout" in message:
-        return Failure("bind-refused", "retryable", "The API server did not take what the scheduler wrote.")
-    return Failure("unknown-text", "unknown", "The scheduler reports an error that is not known.")
+def _as_object(name: str, claim: ClaimSeen) -> Object:
+    """What the table reads of a claim."""
+    metadata = {"name": name, **({"deletionTimestamp": claim.deleting} if claim.deleting else {})}
+    return {"metadata": metadata, "status": {"reservedFor": [{"uid": uid} for uid in claim.users]}}
 
 
 def _claim_decision(

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.facts import LANE_LABEL
+from dra_gate.allocation import failures
 from dra_gate.allocation import inversion as inversions
 from dra_gate.allocation.capacity import Capacity
 from dra_gate.allocation.inversion import Inversion, Room
@@ -33,19 +34,21 @@ from dra_gate.cluster.reflector import Backoff, Reflector
 from dra_gate.controller.decision_log import DecisionLog
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
 from dra_gate.controller.decision_plan import (
+    BOUND_SECONDS,
     SILENT_SECONDS,
-    UNSEEN_SECONDS,
     ClaimSeen,
     Decision,
     Fleet,
+    Heard,
     PodSeen,
+    Stage,
     Told,
     decide,
     read_claim,
     read_pod,
 )
 from dra_gate.controller.pages import Seen
-from dra_gate.kube.raw import Object, at, mapping, text
+from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.model import PolicyRef, PolicySet
 
 WORKERS = 2
@@ -72,6 +75,10 @@ class _Progress:
     refresh_at: float = 0.0  # time.monotonic(): not before this the same cause in other words
     backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 300.0))
     waiting: tuple[str, str] | None = None  # tenant and class while it is said to wait
+    stage: Stage | None = None
+    since: float = 0.0  # since 1970: when it was first seen in that stage
+    events: Sequence[Object] = ()
+    ask_at: float = 0.0  # time.monotonic(): not before this for its Events again
 
 
 class DecisionController(Collector):
@@ -110,11 +117,14 @@ class DecisionController(Collector):
         self._active = False
         self._settled = False
         self._stopping = False
+        self._version = ""  # of the API server
         self._started = 0.0
         self._sweep_at = 0.0
         self._recent: deque[DecisionRecord] = deque(maxlen=RECENT)
         self.metrics = DecisionMetrics(self._standing)
-        self._fleet = Fleet(self._capacity.candidates, self._capacity.model_of, self._inversion)
+        self._fleet = Fleet(
+            self._capacity.candidates, self._capacity.model_of, self._inversion, self._capacity.node_ready
+        )
         capacity = self._capacity
         self.reflectors = [
             Reflector(client, path, KindSink(upsert, delete, self._lock, shape), f"decisions/{kind}")
@@ -444,23 +454,36 @@ class DecisionController(Collector):
 
     def _attend_pod(self, key: Key) -> float | None:
         item: Item = ("pod", key)
+        if not self._version:
+            self._version = text(self._client.get("/version", timeout=5.0).get("gitVersion"))
         now = time.time()
         with self._lock:
             pod = self._pods.get(key[0], {}).get(key[1])
             if pod is None or key[0] not in self._gated:
                 return None
-            tenant = self._sets[0].tenant_by_namespace.get(key[0], "")
             progress = self._progress_of(item, pod.uid, pod.told)
+            stage = pod.stage(self._claims.get(key[0], {}))
+            if progress.stage != stage:
+                # What it was before we saw it nobody can tell; that it is older than the Pod is impossible.
+                progress.since = now if progress.stage is not None or stage in ("bound", "running") else pod.created
+                progress.stage, progress.events, progress.ask_at = stage, (), 0.0
+            ask = self._asks(stage, now - progress.since) and time.monotonic() >= progress.ask_at
+        if ask:
+            self._ask(pod, progress)
+        with self._lock:
+            tenant = self._sets[0].tenant_by_namespace.get(key[0], "")
             told = progress.told
-            decision = decide(pod, self._claims.get(key[0], {}), tenant, self._fleet, now)
+            heard = Heard(self._version, progress.since, progress.events)
+            decision = decide(pod, self._claims.get(key[0], {}), tenant, self._fleet, now, heard)
+            again = self._again_after(stage, now - progress.since)
             if decision is None:
-                age = now - pod.created
-                return next((limit - age + 0.1 for limit in (SILENT_SECONDS, UNSEEN_SECONDS) if age <= limit), None)
+                progress.waiting = None
+                return again
             progress.waiting = (tenant, decision.record.klass) if decision.status == "False" else None
             closely = decision.status == "False" and time.monotonic() >= progress.refresh_at
             if decision.says_the_same(told, closely=closely):
                 if decision.status == "False":
-                    return None
+                    return again
                 decision = replace(decision, record=replace(decision.record, sequence=told.sequence if told else 0))
             else:
                 sequence = 1 + (told.sequence if told is not None else 0)
@@ -469,12 +492,12 @@ class DecisionController(Collector):
         record = decision.record
         if new:
             self._say(pod, decision)
-            waited = now - pod.created if record.outcome == "allocated" and pod.created else None
+            first = record.outcome == "allocated" and (told is None or told.status != "True")
             with self._lock:
                 progress.told = Told(decision.status, decision.reason, decision.message, record.sequence)
                 progress.refresh_at = time.monotonic() + REFRESH_SECONDS
                 self._recent.append(record)
-            self.metrics.decided(decision, waited)
+            self.metrics.decided(decision, now - pod.created if first else None)
             if self._records is not None:
                 self._records.write(dumps(record))
         model = record.model if record.outcome == "allocated" else ""
@@ -485,7 +508,29 @@ class DecisionController(Collector):
             ))  # fmt: skip
         with self._lock:
             progress.backoff.reset()
-        return None
+        return again
+
+    @staticmethod
+    def _asks(stage: Stage, seconds: float) -> bool:
+        """Whether only its Events say how such a Pod fares: nothing on it tells why no claim comes, or no container."""
+        return (stage == "claimless" and seconds > SILENT_SECONDS) or (stage == "bound" and seconds > BOUND_SECONDS)
+
+    @staticmethod
+    def _again_after(stage: Stage, seconds: float) -> float | None:
+        limits = (SILENT_SECONDS, BOUND_SECONDS) if stage in ("held", "claimless", "bound") else ()
+        waits = [limit - seconds for limit in limits if limit >= seconds]
+        later = failures.look_again(seconds)
+        return min([*waits, *([] if later is None else [later])], default=None)
+
+    def _ask(self, pod: PodSeen, progress: _Progress) -> None:
+        """Read the Pod's Events, at most once an hour and stage."""
+        progress.ask_at = time.monotonic() + REFRESH_SECONDS
+        found = self._client.get(
+            f"/api/v1/namespaces/{pod.namespace}/events",
+            {"fieldSelector": f"involvedObject.uid={pod.uid}", "limit": 100},
+            timeout=5.0,
+        )
+        progress.events = [mapping(one) for one in sequence(found.get("items"))]
 
     def _progress_of(self, item: Item, uid: str, told: Told | None = None) -> _Progress:
         """What we remember of the item as it is now; what stands on it is news only if it is later than ours."""
