@@ -130,7 +130,7 @@ def world(rng: random.Random) -> list[Object]:
     return objects
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_what_is_left_out_changes_no_answer(rng: random.Random) -> None:
     raw = world(rng)
@@ -142,7 +142,7 @@ def test_what_is_left_out_changes_no_answer(rng: random.Random) -> None:
     assert forecasts(kept) == forecasts(untouched(raw))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_what_waits_and_could_be_placed_is_what_the_forecast_places_first(rng: random.Random) -> None:
     """Explanation and forecast agree: a candidate is possible for the first Pod exactly when it gets something."""

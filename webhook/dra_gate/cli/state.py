@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _KINDS = ("Namespace", "Node", "DeviceClass", "ResourceSlice", "ResourceClaim", "Pod", "ResourceClaimTemplate")
 _RULE_VERSIONS = ("v1", "v1beta2", "v1alpha3")
-_EVENT_REASONS = ("FailedScheduling", "FailedResourceClaimCreation", "FailedCreate")
 
 
 def read_state(file: str) -> State:
@@ -78,8 +77,7 @@ def _objects(client: Client, namespace: str) -> Iterator[Object]:
     within = f"/api/v1/namespaces/{namespace}" if namespace else "/api/v1"
     for path in (*(PATHS[kind] for kind in _KINDS), f"{within}/resourcequotas"):
         yield from client.list(path)
-    for reason in _EVENT_REASONS:
-        yield from client.list(f"{within}/events", params={"fieldSelector": f"reason={reason}"})
+    yield from client.list(f"{within}/events", params={"fieldSelector": "type=Warning"})
     yield from _taint_rules(client)
 
 
