@@ -68,7 +68,7 @@ prove-closed: $(READY) ## Hostile Pods against the rules, judged by an oracle th
 	@$(BIN)/python -m closed.disabled --append
 	@$(BIN)/python -m closed.switches --append
 
-prove-diff: $(READY) ## policy diff and loader with one thing wrong at a time: which test notices (10 minutes); writes docs/proofs/diff.md
+prove-diff: $(READY) ## policy diff and loader with one thing wrong at a time: which test notices; writes docs/proofs/diff.md
 	@$(BIN)/python -m closed.mutants --write
 
 kind: $(READY) ## The gate and the cluster tests on a kind cluster; needs Docker or Podman, kind and kubectl
