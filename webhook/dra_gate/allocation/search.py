@@ -50,9 +50,11 @@ class Picked:
 
 
 class Search:
-    """One attempt at one node. `picked` are the devices so far, by claim."""
+    """One attempt at one node, of so many steps at most. `picked` are the devices so far, by claim."""
 
-    def __init__(self, view: View, claims: Sequence[Claim], held: Held, verdicts: Verdicts, rules: Rules) -> None:
+    def __init__(
+        self, view: View, claims: Sequence[Claim], held: Held, verdicts: Verdicts, rules: Rules, steps: int
+    ) -> None:
         self.picked: list[list[Picked]] = [[] for _ in claims]
         self.every: dict[Alternative, list[tuple[Device, Pool]]] = {}  # for mode All
         self._view = view
@@ -60,7 +62,7 @@ class Search:
         self._held = held
         self._verdicts = verdicts
         self._rules = rules
-        self._steps = 0
+        self._steps = self._most_steps = steps
         self._tallies = [[Tally(one) for one in claim.constraints if one is not None] for claim in claims]
         self._counters: dict[PoolId, Counters] = {}
         self._at_node: dict[Device, bool] = {}  # of slices whose devices choose their nodes
@@ -190,9 +192,9 @@ class Search:
             position = positions.pop() + 1
 
     def _step(self) -> None:
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            raise CannotEvaluate(f"the search takes more than {MAX_STEPS:,} steps")
+        self._steps -= 1
+        if self._steps < 0:
+            raise CannotEvaluate(f"the search takes more than {self._most_steps:,} steps")
 
     # --- one device ---------------------------------------------------------------------------------------------------
 
