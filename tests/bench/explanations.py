@@ -1,4 +1,4 @@
-"""`python -m bench.explanations`: what an explanation costs at 1,000 nodes, 8,000 devices and 5,300 Pods that hold some.
+"""`python -m bench.explanations`: what one explanation costs at 1,000 nodes, 8,000 devices and 5,300 Pods with some.
 
 CPU time of this process, so that neighbours on the machine are not in it. Nothing is asked of a cluster.
 """
