@@ -174,6 +174,7 @@ def pod(
             "namespace": namespace,
             "uid": f"pod-{namespace}-{name}",
             "creationTimestamp": created,
+            "labels": {"submitted-by": "jane.doe"},
             "annotations": {"example.com/mail": "person@example.com", "dra-gate.io/policy-set": POLICY_SET.digest},
         },
         "spec": {

@@ -20,7 +20,7 @@ from dra_gate.allocation.state import State, digest_of, dumps, loads, state_of
 from dra_gate.allocation.what_if import forecasts
 from dra_gate.kube.raw import Object
 
-SECRETS = ("s3cr3t", "hunter2", "secret-project", "person@example.com")
+SECRETS = ("s3cr3t", "hunter2", "secret-project", "person@example.com", "jane.doe")
 TAINT = {"key": "example.com/unhealthy", "effect": "NoSchedule"}
 
 

@@ -157,7 +157,10 @@ def _pod(pod: Object) -> Object:
     """A Pod that asks for claims; of its conditions those that are about placing it."""
     conditions = [one for one in sequence(at(pod, "status", "conditions")) if at(one, "type") in _CONDITIONS]
     kept = {key: value for key, value in mapping(pod.get("status")).items() if key != "conditions"}
-    return {**pod, "status": kept | ({"conditions": conditions} if conditions else {})}
+    status = kept | ({"conditions": conditions} if conditions else {})
+    # Affinity to other Pods is not judged here, so nothing is told by labels, in which people write who they are.
+    metadata = {key: value for key, value in mapping(pod.get("metadata")).items() if key != "labels"}
+    return {**pod, "metadata": metadata, "status": status}
 
 
 def _load(pod: Object) -> Object:
