@@ -13,7 +13,7 @@ namespace that is called after the folder) and `situation.yaml`:
       code: in-use              # in this module's words (CAUSES)
       candidate: h100           # whose absence it explains
       words: …
-      beside: [taint]           # what may be named as well, since the decoy keeps some devices away
+      beside: [taint]           # what else is true of some devices, the decoy perhaps, and may be named behind it
       says: [word, [either, or]]  # what an explanation for people must contain
       shows: […]                # what one for programs must contain
     decoy: {words: …, add: [step, …], remove: [step, …]}   # another plausible cause; removing it changes nothing

@@ -54,12 +54,12 @@ def test_the_cause_is_the_cause_and_is_explained_and_the_decoy_is_not(
     assert outcome.is_as(situation.expected), outcome
     folder = Path(os.environ.get("DRA_GATE_SITUATIONS", tmp_path))
     (folder / f"{situation.name}.json").write_text(json.dumps(stage.dump(), indent=1))
-    check(control_plane, situation, decoy=True)
+    check(control_plane, situation)
 
     stage.run(situation.decoy.remove)
     outcome = stage.ask(situation.pod)
     assert outcome.is_as(situation.expected), outcome
-    check(control_plane, situation, decoy=False)
+    check(control_plane, situation)
 
     stage.run((*situation.decoy.add, *situation.remedy.steps))
     outcome = stage.ask(situation.remedy.pod or situation.pod)
