@@ -185,7 +185,7 @@ def test_a_plan_that_fails_is_made_again(fake: FakeApi, tmp_path: Path, monkeypa
 
 def test_status_server() -> None:
     wrong: list[str] = []
-    server = StatusServer("127.0.0.1", 0, metrics=lambda: b"a_metric 1\n", problems=lambda: wrong)
+    server = StatusServer("127.0.0.1", 0, metrics=lambda: b"a_metric 1\n", problems=lambda: wrong, pages={})
 
     def get(path: str) -> tuple[int, str]:
         try:

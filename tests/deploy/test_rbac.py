@@ -11,6 +11,7 @@ import dataclasses
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,16 +22,20 @@ import yaml
 from controller.test_certificates_controlplane import tls_secret
 from controlplane.api import Api, wait_for
 from controlplane.control_plane import GATE_CONTROLLER, GATE_WEBHOOK, ControlPlane, User
+from controlplane.fleet import Fleet, taint_device
 from controlplane.gate import Gate
 from deploy.kubectl import DEPLOY
+from dra_gate.controller.decision_plan import BOUND_SECONDS
 from dra_gate.policy.compile import templates_of
 from dra_gate.policy.load import load
 from dra_gate.policy.model import PolicyRef
+from e2e import scene
+from e2e.test_health import bound_pod_of, replica_set
 
 pytestmark = pytest.mark.controlplane
 POLICIES = DEPLOY.parent / "tests" / "controlplane_test" / "policies"
 GATED = "kit-gate"  # the namespace that those policies name
-ROLES = ("base/rbac.yaml", "components/own-certificates/rbac.yaml")
+ROLES = ("base/rbac.yaml", "components/own-certificates/rbac.yaml", "components/recreate/rbac.yaml")
 ACCOUNTS = {"dra-gate-webhook": GATE_WEBHOOK, "dra-gate-controller": GATE_CONTROLLER}
 # Everybody who is authenticated may: system:basic-user, system:discovery.
 EVERYBODY = {("authentication.k8s.io", "selfsubjectreviews", "create")}
@@ -55,10 +60,18 @@ WHY = {
     },
     "controller": {
         "namespaces list watch": "a tenant namespace gets templates as soon as it is there",
-        "pods list watch": "the templates that Pods name",
-        "resource.k8s.io/resourceslices list watch": "how many devices a node has",
+        "nodes list watch": "which devices are healthy, where a Pod would have fitted",
+        "pods list watch patch": "the templates that Pods name; patch: the annotation with the model that one got",
+        "pods/status patch": "the condition that says what a Pod got or why it waits",
+        "events list": "why no claim comes for a Pod, or no container",
+        "pods/eviction create": "a device fell ill before its Pod ran, and policy says to recreate it",
+        "resource.k8s.io/deviceclasses list watch": "which devices are of which model",
+        "resource.k8s.io/devicetaintrules list watch": "which devices are healthy",
+        "resource.k8s.io/resourceclaims list watch": "which devices a Pod was given",
+        "resource.k8s.io/resourceslices list watch": "how many devices a node has, and which",
         "resource.k8s.io/resourceclaimtemplates list watch create delete": "its work",
-        "events.k8s.io/events create": "a name taken by somebody else, a set that can't be used, a failed renewal",
+        "events.k8s.io/events create": "every decision; a name taken by somebody else, a set that can't be used, a "
+        "failed renewal",
         "dra-gate.io/gates get list watch patch guard": "follows the Gate; patch: spec.accepted; get: who edited it by "
         "hand; guard: the guards let it write the Gate, its templates and the caBundle",
         "dra-gate.io/gates/status patch": "history and conditions of the Gate",
@@ -137,12 +150,14 @@ def test_every_right_has_a_reason() -> None:
 
 
 def test_nothing_is_granted_that_leads_further() -> None:
-    """No right to read Secrets but our own two, none to act as others, to grant, to bind or allocate, to write Pods."""
+    """No right to read Secrets but our own two, none to act as others, to grant, to bind or allocate, to make Pods."""
     for grant in grants():
         assert grant.resource != "secrets" or grant.verb == "create" or grant.name in ("dra-gate-ca", "dra-gate-tls")
         assert grant.verb not in ("impersonate", "bind", "escalate", "deletecollection")
         assert not grant.resource.endswith(("/binding", "/token", "/exec", "/proxy"))
-        if grant.resource in ("pods", "nodes", "resourceclaims", "resourceslices", "deviceclasses", "configmaps"):
+        if grant.resource == "pods":
+            assert grant.verb in ("list", "watch", "patch")
+        if grant.resource in ("nodes", "resourceclaims", "resourceslices", "deviceclasses", "configmaps"):
             assert grant.verb in ("list", "watch")
         if grant.group == "admissionregistration.k8s.io":
             assert grant.name == "zz-dra-gate" or (grant.name.startswith("zz-dra-gate-") and grant.verb == "get")
@@ -185,22 +200,25 @@ class gate_at_work:  # noqa: N801 - reads as a statement
         api = self.api
         for name, labels in (("dra-gate", {}), (GATED, {"dra-gate.io/lane": "dra"})):
             api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-        api.apply_yaml((DEPLOY / ROLES[1]).read_text())
+        for role in ROLES[1:]:
+            api.apply_yaml((DEPLOY / role).read_text())
         api.delete("leases", "dra-gate-controller", "dra-gate", missing_ok=True)  # so that it has to be made
         taken = self.take_a_name()
         flags = ("--own-certificates", "--url-host", "127.0.0.1", "--certificate-life", "60s")  # looks every 3 s
-        flags += ("--backstop",)
+        flags += ("--backstop", "--recreate")
         with Gate(self.plane, POLICIES, published=True, controllers=0, controller_flags=flags) as gate:
             self.gate = gate
             api.apply(tls_secret({key: (gate.folder / key).read_bytes() for key in ("tls.crt", "tls.key", "ca.crt")}))
             gate.start_controller()
             self.until("templates", lambda: len(api.list("resourceclaimtemplates", GATED)) == 8)
+            self.give_a_device()
             self.until("the Event about the name", lambda: self.told("TemplateNameTaken", GATED))
             self.until("own certificates", lambda: api.find("secrets", "dra-gate-ca", "dra-gate"))
             self.until(
                 "the Secret to be updated", lambda: len(api.get("secrets", "dra-gate-tls", "dra-gate")["data"]) > 3
             )
             self.damage_a_template(taken)
+            self.lose_a_device()
             self.gate_changes()
             self.lose_the_ca_in_the_secret()
             self.publish_nonsense()
@@ -230,6 +248,21 @@ class gate_at_work:  # noqa: N801 - reads as a statement
         self.api.create(template)
         return str(template["metadata"]["name"])
 
+    def give_a_device(self) -> None:
+        """A Pod gets a device, which then stands on it."""
+        fleet = Fleet.load("demo")
+        fleet.install(self.api)
+        self.api.create(DEVICE_POD | {"metadata": {"name": "given"}}, GATED)
+
+        def annotated() -> bool:
+            found = self.api.get("pods", "given", GATED)["metadata"].get("annotations", {})
+            return "dra-gate.io/model" in found
+
+        self.until("the model on the Pod", annotated)
+        time.sleep(BOUND_SECONDS + 2)  # nobody starts it: its Events are asked for
+        self.api.delete("pods", "given", GATED, grace=0)
+        fleet.remove(self.api)
+
     def damage_a_template(self, taken: str) -> None:
         """One of ours gets another stamp: it is deleted and made again."""
         ours = [t for t in self.api.list("resourceclaimtemplates", GATED) if t["metadata"]["name"] != taken]
@@ -243,6 +276,20 @@ class gate_at_work:  # noqa: N801 - reads as a statement
             return found is not None and found["metadata"]["uid"] != uid
 
         self.until("the repair", repaired)
+
+    def lose_a_device(self) -> None:
+        """Before its Pod runs: the Pod is evicted."""
+        fleet = Fleet.of("rbac", {"nodes": [{"name": "rbac", "devices": {"h100": 2}}]})
+        fleet.install(self.api)
+        try:
+            self.api.create(replica_set("work", gpus=2), GATED)
+            pod = bound_pod_of(self.api, GATED, "work")
+            taint_device(self.api, "rbac", "gpu-0", "gpu.nvidia.com/xid")
+            name = pod["metadata"]["name"]
+            self.until("the eviction", lambda: "deletionTimestamp" in self.api.get("pods", name, GATED)["metadata"])
+        finally:
+            scene.clear(self.api, GATED)
+            fleet.remove(self.api)
 
     def gate_changes(self) -> None:
         """Something among the accepted sets that says nothing about when it came there: the controller writes it."""

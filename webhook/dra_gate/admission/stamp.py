@@ -16,7 +16,9 @@ TENANT = DOMAIN + "tenant"
 LANE = DOMAIN + "lane"
 CANDIDATES = DOMAIN + "candidates"
 DEVICES = DOMAIN + "devices"
+MODEL = DOMAIN + "model"  # what the Pod got, written by the controller once it is allocated; no part of the stamp
 KEYS = (POLICY, POLICY_VERSION, POLICY_SET, GATE_GENERATION, TENANT, LANE, CANDIDATES, DEVICES)
+GUARDED = (*KEYS, MODEL)  # what nobody else writes
 
 GRANT_GATE = DOMAIN + "grant"  # the scheduling gate that holds a Pod until its devices are granted
 
@@ -48,9 +50,9 @@ def stamp_of(templates: Iterable[Template], *, set_digest: str, generation: int,
 
 
 def stamp_on(pod: Object) -> dict[str, object]:
-    """The stamp annotations that `pod` carries, true or not."""
+    """The annotations that `pod` carries and only the gate writes, true or not."""
     annotations: Mapping[str, object] = mapping(at(pod, "metadata", "annotations"))
-    return {key: annotations[key] for key in KEYS if key in annotations}
+    return {key: annotations[key] for key in GUARDED if key in annotations}
 
 
 def generation_of(stamp: Mapping[str, object]) -> int:

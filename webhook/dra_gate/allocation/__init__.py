@@ -1,4 +1,7 @@
-"""The device allocator of kube-scheduler, restated: what it would give for a snapshot, and why. Pure."""
+"""What there is to give, who gets it and why: a snapshot or events in, values out.
+
+The names here are of the allocator: kube-scheduler's, restated for one snapshot.
+"""
 
 from dra_gate.allocation.allocator import Allocator
 from dra_gate.allocation.nodes import BestNodes, best_nodes

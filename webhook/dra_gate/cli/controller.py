@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,8 @@ from dra_gate.policy.model import GATE_NAMESPACE
 
 if TYPE_CHECKING:
     from dra_gate.controller.certificate_plan import Settings
-    from dra_gate.controller.http import StatusServer
+    from dra_gate.controller.http import Page, StatusServer
+    from dra_gate.policy.model import PolicySet
     from dra_gate.policy.model import Settings as PolicySettings
 
 LEASE = "dra-gate-controller"
@@ -79,7 +80,27 @@ def _duration(text: str) -> dt.timedelta:
     help="Of the certificate.",
 )
 @click.option("--backstop", is_flag=True, help="The backstop is installed: tell when it is missing or altered, too.")
-@click.option("--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics and /healthz there, without TLS.")
+@click.option(
+    "--recreate",
+    is_flag=True,
+    help="Evict Pods whose device falls ill before they run, where their policy says onUnhealthy: recreate.",
+)
+@click.option(
+    "--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics, /healthz and a page on /fleet there, without TLS."
+)
+@click.option(
+    "--decisions",
+    "decisions_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to keep decision records in, as JSON Lines.",
+)
+@click.option(
+    "--decisions-bytes",
+    type=click.IntRange(min=1 << 20),
+    default=64 << 20,
+    show_default=True,
+    help="With --decisions: the most that the folder may hold; the oldest records go first.",
+)
 def command(
     policies: Path | None,
     kubeconfig: str | None,
@@ -92,12 +113,17 @@ def command(
     ca_life: dt.timedelta,
     certificate_life: dt.timedelta,
     backstop: bool,
+    recreate: bool,
     metrics_listen: str | None,
+    decisions_folder: Path | None,
+    decisions_bytes: int,
 ) -> None:
-    """Keep the claim templates of all tenant namespaces in place, and the Gate's status true.
+    """Keep the claim templates of all tenant namespaces in place, the Gate's status true, and say on each Pod with
+    claims which devices it got or why it waits.
 
     It also looks whether the webhook configurations and the guards are there and unchanged, and tells when they are
-    not: in its log, by an Event in namespace default, and in metric dra_gate_footing_intact.
+    not: in its log, by an Event in namespace default, and in metric dra_gate_footing_intact. And it looks after Pods
+    that hold a device which is not healthy: an Event on the Pod, metrics, and with --recreate what their policy says.
 
     Replicas elect a leader by a Lease; the others keep their caches warm. The log goes to stderr, one JSON object a
     line. SIGTERM or SIGINT gives the Lease up: another replica goes on within 5 s, not after the 20 s that a crash
@@ -112,14 +138,21 @@ def command(
     from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - slow to import, and no other verb's
     from dra_gate.cluster.lease import Lease  # noqa: PLC0415
     from dra_gate.controller.certificates import CertificateController  # noqa: PLC0415
+    from dra_gate.controller.decision_log import DecisionLog  # noqa: PLC0415
+    from dra_gate.controller.decisions import DecisionController  # noqa: PLC0415
     from dra_gate.controller.footing import FootingController  # noqa: PLC0415
     from dra_gate.controller.gate import GateController  # noqa: PLC0415
+    from dra_gate.controller.health import HealthController  # noqa: PLC0415
+    from dra_gate.controller.pages import Pages  # noqa: PLC0415
     from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
     from dra_gate.server.log import logging_config  # noqa: PLC0415
 
     try:
         policy_set = None if policies is None else load(policies)
         client = Client.connect(kubeconfig, context)
+        log = None if decisions_folder is None else DecisionLog(decisions_folder, decisions_bytes)
+    except OSError as error:
+        raise Failure(f"decision records can't be kept: {error}") from None
     except PolicyErrors as errors:
         raise Failure(f"the policies can't be used\n{errors}") from None
     except ConfigError as error:
@@ -133,38 +166,64 @@ def command(
         return lease.held()
 
     controller = TemplateController(client, identity=name, leading=leading)
-    loops: list[CertificateController | FootingController | GateController] = []
+    decisions = DecisionController(client, identity=name, leading=leading, log=log)
+    loops: list[CertificateController | DecisionController | FootingController | GateController | HealthController] = [
+        decisions
+    ]
 
     def policy_settings() -> list[PolicySettings] | None:
         return [policy_set.settings] if policy_set is not None else gate.settings()
 
     if policy_set is not None:
         controller.use([policy_set])
+        decisions.use([policy_set])
     else:
-        gate = GateController(client, controller, identity=name, leading=leading)
+        gate = GateController(
+            client, controller, identity=name, leading=leading, on_sets=lambda sets: decisions.use(sets.all)
+        )
         loops.append(gate)
     called = frozenset() if settings is None else settings.names
     footing = FootingController(
         client, policy_settings, with_backstop=backstop, called=called, identity=name, leading=leading
     )
     loops.append(footing)
+
+    def policy_sets() -> list[PolicySet] | None:
+        if policy_set is not None:
+            return [policy_set]
+        sets = gate.source.sets
+        return None if sets is None else list(sets.all)
+
+    def enforcing() -> set[str]:
+        return {namespace for namespace, held in controller.lanes.held().items() if held.said}
+
+    loops.append(HealthController(client, policy_sets, enforcing, recreate=recreate, identity=name, leading=leading))
     if settings is not None:
         loops.append(CertificateController(client, GATE_NAMESPACE, settings, identity=name, leading=leading))
     for loop in loops:
         controller.metrics.registry.register(loop)
+    controller.metrics.watch(decisions.caches())
 
     def lead() -> None:
         controller.activate()
         for loop in loops:
             loop.wake()
 
-    lease = Lease(client, lease_namespace, LEASE, name, on_started=lead, on_stopped=controller.deactivate)
+    def follow() -> None:
+        controller.deactivate()
+        decisions.deactivate()
+
+    lease = Lease(client, lease_namespace, LEASE, name, on_started=lead, on_stopped=follow)
 
     def problems() -> list[str]:
         wrong = [problem for loop in (controller, *loops) for problem in loop.problems()]
         return wrong + ([] if lease.alive() else ["the election has ended"])
 
-    status = None if metrics_listen is None else _status(metrics_listen, controller.metrics.text, problems)
+    status = (
+        None
+        if metrics_listen is None
+        else _status(metrics_listen, controller.metrics.text, problems, Pages(decisions.seen).paths())
+    )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -200,13 +259,15 @@ def _certificates(
         raise click.BadParameter(str(error), param_hint="--ca-life") from None
 
 
-def _status(listen: str, metrics: Callable[[], bytes], problems: Callable[[], list[str]]) -> StatusServer:
+def _status(
+    listen: str, metrics: Callable[[], bytes], problems: Callable[[], list[str]], pages: Mapping[str, Page]
+) -> StatusServer:
     from dra_gate.controller.http import StatusServer  # noqa: PLC0415
 
     address = _LISTEN.fullmatch(listen)
     if address is None or int(address[2]) > 65535:
         raise click.BadParameter(f"{listen!r} is not ADDRESS:PORT", param_hint="--metrics-listen")
     try:
-        return StatusServer(address[1].strip("[]"), int(address[2]), metrics=metrics, problems=problems)
+        return StatusServer(address[1].strip("[]"), int(address[2]), metrics=metrics, problems=problems, pages=pages)
     except OSError as error:
         raise Failure(f"cannot listen on {listen}: {error}") from None

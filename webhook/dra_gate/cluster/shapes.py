@@ -108,3 +108,88 @@ class Pod(Struct, omit_defaults=True):
     metadata: _Metadata
     spec: _PodSpec | None = None
     status: _PodStatus | None = None
+
+
+class _DatedMetadata(_OwnedMetadata, omit_defaults=True):
+    labels: dict[str, str] | None = None
+    creationTimestamp: str = ""  # noqa: N815
+
+
+class _FullNodeSpec(Struct, omit_defaults=True):
+    unschedulable: bool = False
+    taints: _Items = None
+
+
+class _FullNodeStatus(_NodeStatus, omit_defaults=True):
+    conditions: _Items = None
+
+
+class FullNode(Struct, omit_defaults=True):
+    """All that says which Pods fit on it."""
+
+    metadata: _LabelledMetadata
+    spec: _FullNodeSpec | None = None
+    status: _FullNodeStatus | None = None
+
+
+class _ReservedStatus(_ClaimStatus, omit_defaults=True):
+    reservedFor: _Items = None  # noqa: N815
+
+
+class LabelledClaim(Struct, omit_defaults=True):
+    """A claim with its labels, which say which policy it is of, and who has it reserved."""
+
+    metadata: _DatedMetadata
+    spec: Any = None
+    status: _ReservedStatus | None = None
+
+
+class _PlacedPodSpec(_PodSpec, omit_defaults=True):
+    nodeSelector: dict[str, str] | None = None  # noqa: N815
+    affinity: Any = None
+    tolerations: _Items = None
+    schedulingGates: _Items = None  # noqa: N815
+
+
+class _ContainerStatus(Struct, omit_defaults=True):
+    state: Any = None
+    lastState: Any = None  # noqa: N815
+    allocatedResourcesStatus: _Items = None  # noqa: N815
+
+
+class _ToldPodStatus(_PodStatus, omit_defaults=True):
+    conditions: _Items = None
+    reason: str | None = None
+    message: str | None = None
+    containerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+    initContainerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+
+
+class PlacedPod(Struct, omit_defaults=True):
+    """A Pod, what says where it fits, and what is said of it."""
+
+    metadata: _DatedMetadata
+    spec: _PlacedPodSpec | None = None
+    status: _ToldPodStatus | None = None
+
+
+class _Begun(Struct, omit_defaults=True):
+    state: dict[str, Any] | None = None
+    restartCount: int = 0  # noqa: N815
+
+
+class _BegunPodStatus(_PodStatus, omit_defaults=True):
+    containerStatuses: list[_Begun] | None = None  # noqa: N815
+    initContainerStatuses: list[_Begun] | None = None  # noqa: N815
+
+
+class _ClaimingPodSpec(Struct, omit_defaults=True):
+    resourceClaims: _Items = None  # noqa: N815
+
+
+class BegunPod(Struct, omit_defaults=True):
+    """A Pod's claims, whose it is, and whether a container of it has started."""
+
+    metadata: _OwnedMetadata
+    spec: _ClaimingPodSpec | None = None
+    status: _BegunPodStatus | None = None

@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dra_gate.admission.sets import PolicySets
 from dra_gate.cluster.client import Client, ClusterError, Conflict
 from dra_gate.cluster.gate import GATE, GATE_PATH, Accepted, Gate
 from dra_gate.cluster.policies import PolicySource
@@ -31,16 +32,28 @@ _log = logging.getLogger(__name__)
 class GateController(Collector):
     """Keeps `spec.accepted` and the status of the Gate as `plan_gate` says, and `templates` for the published sets.
 
-    `leading` is asked before every write. As a collector of metrics it says which sets count and what was refused.
+    `leading` is asked before every write, `on_sets` told which sets count. As a collector of metrics it says which do
+    and what was refused.
     """
 
     def __init__(
-        self, client: Client, templates: TemplateController, *, identity: str, leading: Callable[[], bool]
+        self,
+        client: Client,
+        templates: TemplateController,
+        *,
+        identity: str,
+        leading: Callable[[], bool],
+        on_sets: Callable[[PolicySets], None] = lambda _: None,
     ) -> None:
         self._client = client
         self._templates = templates
         self._leading = leading
-        self.source = PolicySource(client, lambda _: self.wake(), on_prepared=templates.use, identity=identity)
+
+        def changed(sets: PolicySets) -> None:
+            on_sets(sets)
+            self.wake()
+
+        self.source = PolicySource(client, changed, on_prepared=templates.use, identity=identity)
         self._held: dict[str, float] = {}  # accepted and not pinned -> time.monotonic() when first seen so
         self._counted: dict[str, tuple[PolicySet, float]] = {}  # by digest, and time.monotonic() when it last did
         self._lane = Settling()

@@ -34,6 +34,10 @@ class Metrics(Collector):
         info.labels(__version__).set(1)
         self.registry.register(self)
 
+    def watch(self, reflectors: Iterable[Reflector]) -> None:
+        """Tell of these caches, too."""
+        self._reflectors += tuple(reflectors)
+
     def wrote(self, verb: str, outcome: str) -> None:
         """Count one write."""
         self._writes.labels(verb, outcome).inc()

@@ -21,7 +21,7 @@ def _check(context: Context) -> Iterator[Finding]:
     if expected and 0 <= stamps.generation_of(found) <= context.facts.gate_generation:
         # The Gate may have changed since mutate looked; that the set is honoured was asked before.
         expected[stamps.GATE_GENERATION] = str(found[stamps.GATE_GENERATION])
-    for key in stamps.KEYS:
+    for key in stamps.GUARDED:
         if found.get(key) != expected.get(key):
             said = f"says {found[key]!r}" if key in found else "is missing"
             should = (

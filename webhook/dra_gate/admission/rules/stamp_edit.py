@@ -14,7 +14,7 @@ def _check(context: Context) -> Iterator[Finding]:
     if context.request.username in context.facts.writers or is_going(context.request):
         return
     before, after = stamps.stamp_on(context.request.old_object), stamps.stamp_on(context.object)
-    for key in stamps.KEYS:
+    for key in stamps.GUARDED:
         if before.get(key) != after.get(key):
             yield RULE.finding(f"metadata.annotations[{key}]", "only the gate changes its stamp after creation")
 
@@ -31,6 +31,6 @@ RULE = Rule(
     signs=(STAMP_CHANGES,),
     every_lane=True,
     # The sign is about all of our domain, the rule about the stamp. Optionals compare by presence and value.
-    twin=f"{NOT_GOING} && {list(stamps.KEYS)}.exists(k, "
+    twin=f"{NOT_GOING} && {list(stamps.GUARDED)}.exists(k, "
     "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k])",
 )

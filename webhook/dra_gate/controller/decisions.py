@@ -1,0 +1,644 @@
+"""The decision writer: says on each Pod with claims which devices it got, or why it waits.
+
+What has been said stands on the Pod, so that whoever leads next goes on from there. An Event's name is made of the
+Pod's UID and the number of the decision: said twice, it is stored once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import heapq
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from dra_gate.admission import stamp as stamps
+from dra_gate.admission.facts import LANE_LABEL
+from dra_gate.allocation import failures
+from dra_gate.allocation import inversion as inversions
+from dra_gate.allocation.capacity import Capacity
+from dra_gate.allocation.inversion import Inversion, Room
+from dra_gate.allocation.record import DecisionRecord, chain, clipped, dumps
+from dra_gate.cluster import shapes
+from dra_gate.cluster.client import STRATEGIC_PATCH, ApiError, Client, ClusterError, Conflict, NotFound
+from dra_gate.cluster.facts import DRA, PATHS, Key, KindSink
+from dra_gate.cluster.reflector import Backoff, Reflector
+from dra_gate.controller.decision_log import DecisionLog
+from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
+from dra_gate.controller.decision_plan import (
+    BOUND_SECONDS,
+    SILENT_SECONDS,
+    ClaimSeen,
+    Decision,
+    Fleet,
+    Heard,
+    PodSeen,
+    Stage,
+    Told,
+    decide,
+    read_claim,
+    read_pod,
+)
+from dra_gate.controller.pages import Seen
+from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.policy.model import PolicyRef, PolicySet
+
+WORKERS = 2
+SWEEP_SECONDS = 60.0  # Pods that wait are looked at this often, without asking anybody
+REFRESH_SECONDS = 3600.0  # between two texts about one Pod that waits for the same cause
+SETTLE_SECONDS = 0.05  # one allocation makes several events
+RULES_SECONDS = 10.0  # an API server before 1.37 has no taint rules: they are waited for no longer than this
+RECENT = 100
+_EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
+_CLAIM = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+_TAINT_RULES = DRA + "devicetaintrules"
+
+_log = logging.getLogger(__name__)
+
+Item = tuple[str, Key]  # what to look at: pod, extended or doubled (a claim)
+
+
+@dataclass
+class _Progress:
+    """What we remember about one item: what we said last, before its echo comes, and how it went."""
+
+    uid: str
+    told: Told | None = None
+    refresh_at: float = 0.0  # time.monotonic(): not before this the same cause in other words
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 300.0))
+    waiting: tuple[str, str] | None = None  # tenant and class while it is said to wait
+    stage: Stage | None = None
+    since: float = 0.0  # since 1970: when it was first seen in that stage
+    events: Sequence[Object] = ()
+    ask_at: float = 0.0  # time.monotonic(): not before this for its Events again
+
+
+class DecisionController(Collector):
+    """Keeps conditions, annotations and Events of Pods with claims true, in gated namespaces, while it leads.
+
+    `use` names the policy sets, the active one first; before that nothing is written. `leading` is asked before every
+    write, `activate` and `deactivate` follow the Lease. `log` keeps the records.
+    """
+
+    def __init__(
+        self, client: Client, *, identity: str, leading: Callable[[], bool], log: DecisionLog | None = None
+    ) -> None:
+        self._client = client
+        self._identity = identity
+        self._leading = leading
+        self._records = log
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        # The cluster as seen; under the lock.
+        self._capacity = Capacity()
+        self._sets: tuple[PolicySet, ...] = ()
+        self._gated: set[str] = set()
+        self._pods: dict[str, dict[str, PodSeen]] = {}  # namespace -> name
+        self._claims: dict[str, dict[str, ClaimSeen]] = {}
+        self._namers: dict[Key, set[str]] = {}  # claim -> Pods of its namespace that name it
+        self._rooms: dict[str, Room] = {}
+        self._taken: dict[Key, tuple[str, tuple[tuple[str, int], ...]]] = {}  # Pod -> its node, what it takes there
+        self._taken_on: dict[str, Counter[str]] = {}
+        self._amounts: dict[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]] = {}  # one of each
+        # What is to be done; under the lock.
+        self._due: list[tuple[float, Item]] = []
+        self._due_at: dict[Item, float] = {}
+        self._busy: set[Item] = set()
+        self._again: set[Item] = set()  # fell due while busy
+        self._progress: dict[Item, _Progress] = {}
+        self._active = False
+        self._settled = False
+        self._stopping = False
+        self._version = ""  # of the API server
+        self._started = 0.0
+        self._sweep_at = 0.0
+        self._recent: deque[DecisionRecord] = deque(maxlen=RECENT)
+        self.metrics = DecisionMetrics(self._standing)
+        self._fleet = Fleet(
+            self._capacity.candidates, self._capacity.model_of, self._inversion, self._capacity.node_ready
+        )
+        capacity = self._capacity
+        self.reflectors = [
+            Reflector(client, path, KindSink(upsert, delete, self._lock, shape), f"decisions/{kind}")
+            for kind, path, upsert, delete, shape in (
+                ("Namespace", PATHS["Namespace"], self._set_namespace, self._drop_namespace, shapes.Namespace),
+                ("Node", PATHS["Node"], self._set_node, self._drop_node, shapes.FullNode),
+                ("DeviceClass", PATHS["DeviceClass"], capacity.set_class, capacity.drop_class, shapes.Spec),
+                ("DeviceTaintRule", _TAINT_RULES, capacity.set_taint_rule, capacity.drop_taint_rule, shapes.Spec),
+                ("ResourceSlice", PATHS["ResourceSlice"], capacity.set_slice, capacity.drop_slice, shapes.Spec),
+                ("ResourceClaim", PATHS["ResourceClaim"], self._set_claim, self._drop_claim, shapes.LabelledClaim),
+                ("Pod", PATHS["Pod"], self._set_pod, self._drop_pod, shapes.PlacedPod),
+            )
+        ]
+        self._threads = [
+            threading.Thread(target=self._run, name=f"decisions-{number}", daemon=True) for number in range(WORKERS)
+        ]
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start watching; nothing is written before `activate`."""
+        self._started = time.monotonic()
+        for reflector in self.reflectors:
+            reflector.start()
+        for thread in self._threads:
+            thread.start()
+
+    def use(self, sets: Iterable[PolicySet]) -> None:
+        """Decide by `sets` from now on, the active one first."""
+        known = tuple(sets)
+        with self._changed:
+            if [one.digest for one in known] != [one.digest for one in self._sets]:
+                self._sets = known
+                self._capacity.use(known)
+                self._everything()
+
+    def activate(self) -> None:
+        """We lead: look at everything."""
+        with self._changed:
+            self._active = True
+            self._everything()
+
+    def deactivate(self) -> None:
+        """We lead no more: what is being sent ends."""
+        with self._changed:
+            self._active = False
+            self._progress.clear()  # whoever leads now writes on the Pods; what we remember grows old
+
+    def wake(self) -> None:
+        """We lead: for those who call every loop alike."""
+        self.activate()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End all threads; waits at most about `timeout` seconds for requests under way."""
+        with self._changed:
+            self._active = False
+            self._stopping = True
+            self._changed.notify_all()
+        ends = time.monotonic() + timeout
+        for reflector in self.reflectors:
+            reflector.stop(timeout=max(0.0, min(1.0, ends - time.monotonic())))
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, ends - time.monotonic()))
+
+    def problems(self) -> list[str]:
+        """Why this process should be restarted; empty while it works."""
+        dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        dead += [f"reflector {reflector.name}" for reflector in self.reflectors if not reflector.alive()]
+        return [f"thread {name} has ended" for name in dead]
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics of decisions and of the fleet."""
+        return self.metrics.collect()
+
+    def caches(self) -> list[Reflector]:
+        """The caches whose age tells something: before Kubernetes 1.37 there are no taint rules to hear of."""
+        return [reflector for reflector in self.reflectors if "DeviceTaintRule" not in reflector.name]
+
+    def seen(self) -> Seen:
+        """What the page shows, now."""
+        with self._lock:
+            return Seen(
+                ready=bool(self._sets) and all(cache.synced.is_set() for cache in self.caches()),
+                models=self._capacity.by_model(time.time()),
+                doubled=self._capacity.doubled(),
+                recent=list(self._recent),
+            )
+
+    # -- the cluster as seen: each runs with the lock held, in a reflector's thread ------------------------------------
+
+    def _set_namespace(self, key: Key, obj: Object) -> None:
+        gated = LANE_LABEL in mapping(at(obj, "metadata", "labels"))
+        if gated != (key[1] in self._gated):
+            (self._gated.add if gated else self._gated.discard)(key[1])
+            self._look_at_namespace(key[1])
+
+    def _drop_namespace(self, key: Key) -> None:
+        self._gated.discard(key[1])
+
+    def _set_node(self, key: Key, obj: Object) -> None:
+        self._capacity.set_node(key, obj)
+        labels = {name: text(value) for name, value in mapping(at(obj, "metadata", "labels")).items()}
+        self._rooms[key[1]] = Room(labels, inversions.taints_of(obj), inversions.allocatable(obj))
+
+    def _drop_node(self, key: Key) -> None:
+        self._capacity.drop_node(key)
+        self._rooms.pop(key[1], None)
+
+    def _set_claim(self, key: Key, obj: Object) -> None:
+        self._capacity.set_claim(key, obj)
+        seen = read_claim(obj)
+        there = self._claims.setdefault(key[0], {})
+        if there.get(key[1]) == seen:
+            return
+        there[key[1]] = seen
+        self._claim_changed(key, seen)
+
+    def _drop_claim(self, key: Key) -> None:
+        self._capacity.drop_claim(key)
+        self._claims.get(key[0], {}).pop(key[1], None)
+        for item in (("extended", key), ("doubled", key)):
+            self._progress.pop(item, None)
+        self._claim_changed(key, None)
+
+    def _claim_changed(self, key: Key, seen: ClaimSeen | None) -> None:
+        for name in self._namers.get(key, ()):
+            self._look_at(("pod", (key[0], name)), SETTLE_SECONDS)
+        if seen is not None and seen.extended:
+            self._look_at(("extended", key))
+        for holders in self._capacity.doubled().values():
+            if key in holders:
+                for claim in holders:
+                    self._look_at(("doubled", claim))
+
+    def _set_pod(self, key: Key, obj: Object) -> None:
+        self._take_room(key, obj)
+        seen = read_pod(obj)
+        before = self._pods.get(key[0], {}).get(key[1])
+        if seen is None:
+            self._forget_pod(key)
+            return
+        if before == seen:
+            return
+        if before is not None and before.uid != seen.uid:
+            self._forget_pod(key)
+            before = None
+        self._pods.setdefault(key[0], {})[key[1]] = seen
+        if before is None or before.entries != seen.entries:
+            for _, name in () if before is None else before.entries:
+                self._unname((key[0], name), key[1])
+            for _, name in seen.entries:
+                if name:
+                    self._namers.setdefault((key[0], name), set()).add(key[1])
+        self._look_at(("pod", key), SETTLE_SECONDS)
+
+    def _drop_pod(self, key: Key) -> None:
+        self._take_room(key, {})
+        self._forget_pod(key)
+
+    def _forget_pod(self, key: Key) -> None:
+        before = self._pods.get(key[0], {}).pop(key[1], None)
+        self._progress.pop(("pod", key), None)
+        for _, name in () if before is None else before.entries:
+            self._unname((key[0], name), key[1])
+
+    def _unname(self, claim: Key, pod: str) -> None:
+        namers = self._namers.get(claim)
+        if namers is not None:
+            namers.discard(pod)
+            if not namers:
+                del self._namers[claim]
+
+    def _take_room(self, key: Key, pod: Object) -> None:
+        taken = None
+        if inversions.holds_room(pod):
+            amounts = tuple(sorted(inversions.requested(pod).items()))
+            taken = text(at(pod, "spec", "nodeName")), self._amounts.setdefault(amounts, amounts)
+        before = self._taken.get(key)
+        if before == taken:
+            return
+        if before is not None:
+            self._taken_on[before[0]].subtract(dict(before[1]))
+            del self._taken[key]
+        if taken is not None:
+            self._taken[key] = taken
+            self._taken_on.setdefault(taken[0], Counter()).update(dict(taken[1]))
+
+    # -- what is to be looked at; with the lock held -------------------------------------------------------------------
+
+    def _look_at(self, item: Item, after: float = 0.0) -> None:
+        due = time.monotonic() + after
+        if self._active and due < self._due_at.get(item, float("inf")):
+            self._due_at[item] = due
+            heapq.heappush(self._due, (due, item))
+            self._changed.notify()
+
+    def _look_at_namespace(self, namespace: str) -> None:
+        for name in self._pods.get(namespace, ()):
+            self._look_at(("pod", (namespace, name)))
+        for name, seen in self._claims.get(namespace, {}).items():
+            if seen.extended:
+                self._look_at(("extended", (namespace, name)))
+
+    def _everything(self) -> None:
+        for namespace in self._gated:
+            self._look_at_namespace(namespace)
+        for holders in self._capacity.doubled().values():
+            for claim in holders:
+                self._look_at(("doubled", claim))
+        self._changed.notify_all()
+
+    def _ready(self) -> bool:
+        """Whether enough is known to say something true."""
+        if self._settled:
+            return True
+        late = time.monotonic() - self._started > RULES_SECONDS
+        missing = [one for one in self.reflectors if not one.synced.is_set()]
+        if missing and not (late and all("DeviceTaintRule" in one.name for one in missing)):
+            return False
+        self._settled = True
+        self._capacity.changes.clear()  # what was learnt at the start was no change
+        return True
+
+    def _next(self) -> Item | None:
+        """The item that is due, waiting for it; None to end. With the lock held."""
+        while not self._stopping:
+            now = time.monotonic()
+            if not self._active or not self._sets or not self._ready():
+                self._changed.wait(0.2 if self._active else None)
+                continue
+            if now >= self._sweep_at:
+                self._sweep_at = now + SWEEP_SECONDS
+                for item, progress in self._progress.items():
+                    if progress.waiting is not None:
+                        self._look_at(item)
+            wait = self._sweep_at - now
+            if self._due:
+                due, item = self._due[0]
+                if self._due_at.get(item) != due or due <= now:
+                    heapq.heappop(self._due)
+                    if self._due_at.get(item) != due:
+                        continue  # it was due earlier
+                    del self._due_at[item]
+                    if item not in self._busy:
+                        return item
+                    self._again.add(item)
+                    continue
+                wait = min(wait, due - now)
+            self._changed.wait(wait)
+        return None
+
+    # -- deciding and writing -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                item = self._next()
+                if item is None:
+                    return
+                self._busy.add(item)
+            wait: float | None = None
+            try:
+                wait = self._attend(item)
+            except ClusterError as error:
+                wait = self._failed(item, error)
+            except Exception:  # noqa: BLE001 - a dead thread would leave its share of the Pods without a word
+                _log.exception("%s %s", item[0], "/".join(item[1]))
+                wait = self._failed(item, None)
+            finally:
+                with self._changed:
+                    self._busy.discard(item)
+                    if item in self._again:
+                        self._again.discard(item)
+                        wait = SETTLE_SECONDS if wait is None else wait
+                    if wait is not None:
+                        self._look_at(item, wait)
+
+    def _failed(self, item: Item, error: ClusterError | None) -> float | None:
+        """How long to leave the item alone after a write failed; None for good: the watch tells when it changes."""
+        if isinstance(error, NotFound | Conflict):  # gone, or another Pod of that name: the caches will tell
+            return None
+        if isinstance(error, ApiError) and error.has_cause("NamespaceTerminating"):
+            return None
+        with self._lock:
+            progress = self._progress.get(item)
+            wait = 5.0 if progress is None else progress.backoff.next()
+        after = error.retry_after if isinstance(error, ApiError) else None
+        if error is not None:
+            _log.warning("%s %s: %s; next attempt in %.1f s", item[0], "/".join(item[1]), error, wait)
+        return max(wait, min(after or 0.0, 60.0))
+
+    def _attend(self, item: Item) -> float | None:
+        """Look at the item and write what there is to say; after how many seconds to look again, None: not by time."""
+        kind, key = item
+        if kind == "pod":
+            return self._attend_pod(key)
+        with self._lock:
+            seen = self._claims.get(key[0], {}).get(key[1])
+            if seen is None:
+                return None
+            devices = [device for device, holders in self._capacity.doubled().items() if key in holders]
+            if kind == "extended" and key[0] not in self._gated:
+                return None
+            if kind == "doubled" and not devices:
+                return None
+            said = f"{kind} {devices}"
+            progress = self._progress_of(item, seen.uid)
+            if progress.told is not None and progress.told.message == said:
+                return None
+            pod = self._pods.get(key[0], {}).get(seen.pod)
+        if kind == "extended":
+            note = (
+                f"dra-gate: kube-scheduler made claim {key[1]} for extended resources. It is not the gate's: no policy "
+                "decided what it gives. Create the Pod again, so that its request becomes a claim of its tenant."
+            )
+            self._tell("NotOurClaim", key, seen, pod, note, f"{seen.uid} extended")
+        else:
+            note = (
+                f"dra-gate: {', '.join('/'.join(device[1:]) for device in devices)} of this claim is in another claim, "
+                "too. Two workloads may be using one device; an operator has to look at it."
+            )
+            self._tell("DoubleAllocation", key, seen, pod, note, f"{seen.uid} {devices}")
+        with self._lock:
+            progress.told = Told("", "", said, 0)
+        return None
+
+    def _attend_pod(self, key: Key) -> float | None:
+        item: Item = ("pod", key)
+        if not self._version:
+            self._version = text(self._client.get("/version", timeout=5.0).get("gitVersion"))
+        now = time.time()
+        with self._lock:
+            pod = self._pods.get(key[0], {}).get(key[1])
+            if pod is None or key[0] not in self._gated:
+                return None
+            progress = self._progress_of(item, pod.uid, pod.told)
+            stage = pod.stage(self._claims.get(key[0], {}))
+            if progress.stage != stage:
+                # What it was before we saw it nobody can tell; that it is older than the Pod is impossible.
+                early = progress.stage is None and stage in ("held", "claimless", "scheduling")
+                progress.since = pod.created if early else now
+                progress.stage, progress.events, progress.ask_at = stage, (), 0.0
+            ask = self._asks(stage, now - progress.since) and time.monotonic() >= progress.ask_at
+        if ask:
+            self._ask(pod, progress)
+        with self._lock:
+            tenant = self._sets[0].tenant_by_namespace.get(key[0], "")
+            told = progress.told
+            heard = Heard(self._version, progress.since, progress.events)
+            decision = decide(pod, self._claims.get(key[0], {}), tenant, self._fleet, now, heard)
+            again = self._again_after(stage, now - progress.since)
+            if decision is None:
+                progress.waiting = None
+                return again
+            progress.waiting = (tenant, decision.record.klass) if decision.status == "False" else None
+            closely = decision.status == "False" and time.monotonic() >= progress.refresh_at
+            if decision.says_the_same(told, closely=closely):
+                if decision.status == "False":
+                    return again
+                decision = replace(decision, record=replace(decision.record, sequence=told.sequence if told else 0))
+            else:
+                sequence = 1 + (told.sequence if told is not None else 0)
+                decision = replace(decision, record=replace(decision.record, sequence=sequence))
+            new = told is None or decision.record.sequence != told.sequence
+        record = decision.record
+        if new:
+            self._say(pod, decision)
+            first = record.outcome == "allocated" and (told is None or told.status != "True")
+            with self._lock:
+                progress.told = Told(decision.status, decision.reason, decision.message, record.sequence)
+                progress.refresh_at = time.monotonic() + REFRESH_SECONDS
+                self._recent.append(record)
+            self.metrics.decided(decision, now - pod.created if first else None)
+            if self._records is not None:
+                self._records.write(dumps(record))
+        model = record.model if record.outcome == "allocated" else ""
+        if model and pod.model != model:
+            path = f"/api/v1/namespaces/{key[0]}/pods/{key[1]}"
+            self._write("annotation", lambda: self._client.patch(
+                path, {"metadata": {"uid": pod.uid, "annotations": {stamps.MODEL: model}}}
+            ))  # fmt: skip
+        with self._lock:
+            progress.backoff.reset()
+        return again
+
+    @staticmethod
+    def _asks(stage: Stage, seconds: float) -> bool:
+        """Whether only its Events say how such a Pod fares: nothing on it tells why no claim comes, or no container."""
+        return (stage == "claimless" and seconds > SILENT_SECONDS) or (stage == "bound" and seconds > BOUND_SECONDS)
+
+    @staticmethod
+    def _again_after(stage: Stage, seconds: float) -> float | None:
+        limits = (SILENT_SECONDS, BOUND_SECONDS) if stage in ("held", "claimless", "bound") else ()
+        waits = [limit - seconds for limit in limits if limit >= seconds]
+        later = failures.look_again(seconds)
+        return min([*waits, *([] if later is None else [later])], default=None)
+
+    def _ask(self, pod: PodSeen, progress: _Progress) -> None:
+        """Read the Pod's Events, at most once an hour and stage."""
+        progress.ask_at = time.monotonic() + REFRESH_SECONDS
+        found = self._client.get(
+            f"/api/v1/namespaces/{pod.namespace}/events",
+            {"fieldSelector": f"involvedObject.uid={pod.uid}", "limit": 100},
+            timeout=5.0,
+        )
+        progress.events = [mapping(one) for one in sequence(found.get("items"))]
+
+    def _progress_of(self, item: Item, uid: str, told: Told | None = None) -> _Progress:
+        """What we remember of the item as it is now; what stands on it is news only if it is later than ours."""
+        progress = self._progress.get(item)
+        if progress is None or progress.uid != uid:
+            progress = self._progress[item] = _Progress(uid, told, time.monotonic() + REFRESH_SECONDS)
+        elif told is not None and (progress.told is None or told.sequence > progress.told.sequence):
+            progress.told = told
+        return progress
+
+    def _say(self, pod: PodSeen, decision: Decision) -> None:
+        """First the Event, whose name tells that it is said, then the condition, which tells what to say next."""
+        record = decision.record
+        regarding = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        normal = record.outcome == "allocated"
+        self._event(
+            regarding, f"Devices{decision.reason}", chain(record), f"{pod.uid} {record.sequence}", normal=normal
+        )
+        now = _rfc3339()
+        patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [decision.condition(now)]}}
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        self._write("condition", lambda: self._client.patch(path, patch, STRATEGIC_PATCH))
+
+    def _tell(self, reason: str, claim: Key, seen: ClaimSeen, pod: PodSeen | None, note: str, once: str) -> None:
+        regarding = {**_CLAIM, "namespace": claim[0], "name": claim[1], "uid": seen.uid}
+        if pod is not None:
+            regarding = {"apiVersion": "v1", "kind": "Pod", "namespace": claim[0], "name": pod.name, "uid": pod.uid}
+        self._event(regarding, reason, note, once, normal=False)
+
+    def _event(self, regarding: dict[str, str], reason: str, note: str, once: str, *, normal: bool) -> None:
+        """An events.k8s.io/v1 Event under a name made of `once`: there already means said already."""
+        event = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"dra-gate-{hashlib.blake2b(once.encode(), digest_size=12).hexdigest()}",
+                "namespace": regarding["namespace"],
+            },
+            "eventTime": _rfc3339(micro=True),
+            "type": "Normal" if normal else "Warning",
+            "reason": reason,
+            "action": "Decide",
+            "reportingController": "dra-gate.io/controller",
+            "reportingInstance": self._identity[:128],
+            "regarding": regarding,
+            "note": clipped(note, 1024),
+        }
+
+        def create() -> Any:
+            try:
+                return self._client.create(_EVENTS.format(regarding["namespace"]), event)
+            except Conflict:
+                return None
+
+        self._write("event", create)
+
+    def _write(self, what: str, send: Callable[[], Any]) -> None:
+        """Send it if we still lead. Raises ClusterError."""
+        if not self._active or not self._leading():
+            raise _NotLeadingError
+        try:
+            send()
+        except (NotFound, Conflict):
+            self.metrics.wrote(what, "stale")
+            raise
+        except ClusterError:
+            self.metrics.wrote(what, "error")
+            raise
+        self.metrics.wrote(what, "done")
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def _inversion(self, pod: PodSeen, policy: PolicyRef, model: str, count: int) -> Inversion:
+        """With the lock held: deciding asks it."""
+        better = self._capacity.nodes_with(policy, model, count)
+        return inversions.inversion(pod.spec, pod.node, better, self._room, len(self._rooms))
+
+    def _room(self, node: str) -> Room | None:
+        room = self._rooms.get(node)
+        if room is None:
+            return None
+        taken = self._taken_on.get(node, Counter())
+        return replace(room, free={name: amount - taken[name] for name, amount in room.free.items()})
+
+    def _standing(self) -> Standing:
+        with self._lock:
+            owners = self._sets[0].tenant_by_namespace if self._sets else {}
+            extended = Counter(
+                owners.get(namespace, "")
+                for namespace in self._gated
+                for seen in self._claims.get(namespace, {}).values()
+                if seen.extended
+            )
+            return Standing(
+                models=self._capacity.by_model(time.time()),
+                waiting=Counter(one.waiting for one in self._progress.values() if one.waiting is not None),
+                turns=dict(self._capacity.changes),
+                extended=extended,
+                doubled=len(self._capacity.doubled()),
+                not_evaluated=self._capacity.not_evaluated(),
+                dropped=0 if self._records is None else self._records.dropped,
+            )
+
+
+class _NotLeadingError(ClusterError):
+    """Another replica leads: nothing is written."""
+
+
+def _rfc3339(*, micro: bool = False) -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
