@@ -178,6 +178,15 @@ def test_a_better_candidate_that_stayed_free_is_asked_about() -> None:
     assert found.record.passed[0].text == "1 free: not for h100"
 
 
+def test_why_a_pod_waits_beside_free_devices() -> None:
+    waits = pod(("False", "Unschedulable", UNSCHEDULABLE.format("3 Insufficient cpu")))
+    found = said(waits, claim())
+    assert "a100: 1 free: not for a100." in found.message
+    assert (found.inversion, found.record.inversion) == (None, None), "it got no other device"
+    fits = dataclasses.replace(FLEET, inversion=lambda *_: Inversion("score", "rated higher"))
+    assert "a100: 1 free: not together with what else the Pod asks for." in said(waits, claim(), fleet=fits).message
+
+
 def test_companions_stand_beside_and_claims_of_no_policy_have_no_order() -> None:
     nic = {"name": "nic", "exactly": {"deviceClassName": "nic", "count": 1}}
     order = claim()["spec"]["devices"]["requests"]

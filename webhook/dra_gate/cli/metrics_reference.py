@@ -18,6 +18,7 @@ from dra_gate.cluster.client import Client
 from dra_gate.controller.certificate_plan import Settings
 from dra_gate.controller.certificates import CertificateController
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
+from dra_gate.controller.footing import FootingController
 from dra_gate.controller.gate import GateController
 from dra_gate.controller.metrics import Metrics as ControllerMetrics
 from dra_gate.controller.templates import TemplateController
@@ -67,6 +68,7 @@ def controller_metrics() -> list[Described]:
     settings = Settings(frozenset(["x"]), 9 * day, day, day)
     registry = ControllerMetrics([], bool).registry
     registry.register(GateController(client, templates, identity="", leading=bool))
+    registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=lambda: True))
     registry.register(CertificateController(client, "", settings, identity="", leading=bool))
     decisions = DecisionMetrics(Standing)
     registry.register(decisions)
