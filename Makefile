@@ -66,6 +66,9 @@ prove-rolling: control-plane ## Creates at a steady rate while everything about 
 prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes docs/proofs/order.md
 	@$(BIN)/python -m proofs.order
 
+prove-health: control-plane ## 200 Pods while devices and nodes fall ill, controller and API server die (35 minutes; MINUTES=30); writes docs/proofs/health.md
+	@$(BIN)/python -m proofs.health --minutes $(or $(MINUTES),30)
+
 prove-allocator: control-plane ## The restated allocator beside the scheduler's: 20,000 questions, then Pods (20 minutes); writes docs/proofs/allocator.md
 	@$(BIN)/python -m proofs.allocator
 
@@ -89,4 +92,4 @@ lock: $(READY) ## Write the locked requirements anew
 	@echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 - -o requirements/build.txt
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
-.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-capacity bench-api bench-big bench-memory prove-allocator prove-order prove-rolling prove-hostile prove-closed prove-diff kind lock
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-capacity bench-api bench-big bench-memory prove-allocator prove-health prove-order prove-rolling prove-hostile prove-closed prove-diff kind lock

@@ -20,6 +20,7 @@ from dra_gate.controller.certificates import CertificateController
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
 from dra_gate.controller.footing import FootingController
 from dra_gate.controller.gate import GateController
+from dra_gate.controller.health import HealthController
 from dra_gate.controller.metrics import Metrics as ControllerMetrics
 from dra_gate.controller.templates import TemplateController
 from dra_gate.server.metrics import Metrics as ServerMetrics
@@ -70,6 +71,8 @@ def controller_metrics() -> list[Described]:
     registry.register(GateController(client, templates, identity="", leading=bool))
     registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=lambda: True))
     registry.register(CertificateController(client, "", settings, identity="", leading=bool))
+    registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=bool))
+    registry.register(HealthController(client, list, list, recreate=True, identity="", leading=bool))
     decisions = DecisionMetrics(Standing)
     registry.register(decisions)
     told = {one.name: one for one in _described(registry)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from dra_gate.kube.quantity import Quantity
 from dra_gate.policy.model import Companion, Constraints, DevicePolicy, Model, Quota
@@ -18,6 +18,12 @@ def listed(names: Iterable[str], last: str = "and", nothing: str = "none") -> st
     """`a, b and c`."""
     *first, end = list(names) or [nothing]
     return f"{', '.join(first)} {last} {end}" if first else end
+
+
+def some(names: Sequence[str], shown: int = 4) -> str:
+    """`a, b, c, d and 3 more`; empty for none."""
+    rest = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def many(count: int, one: str, more: str = "") -> str:
@@ -74,6 +80,19 @@ def never(constraints: Constraints) -> Iterator[tuple[str, str]]:
         yield "nodes", f"Never on a machine outside the pool that carries the mark {listed(labels)}."
     if constraints.cel:
         yield "cel", f"Never a device that fails {many(len(constraints.cel), 'condition')} of the policy's own, below."
+
+
+_UNHEALTHY = {
+    "alert": "it stays, and its owner and the operators are told",
+    "recreate": "it is stopped and whatever made it makes another, which may get another device; one that nothing "
+    "makes again stays and is told of",
+    "keep": "it stays, and only the operators' figures show it",
+}
+
+
+def unhealthy(policy: DevicePolicy) -> str:
+    """What happens to a program whose device falls ill in the short time before it starts."""
+    return f"When its device falls ill before the program starts, {_UNHEALTHY[policy.on_unhealthy]}."
 
 
 def model_facts(model: Model) -> str:
