@@ -209,6 +209,15 @@ def test_a_device_in_two_claims_is_told_and_a_share_or_admin_access_is_not_one()
     assert capacity.doubled() == {}
 
 
+def test_a_slice_that_goes_to_another_pool_leaves_its_old_one_right() -> None:
+    """Two slices where one was promised: none of the pool counts, until one of them belongs to another pool."""
+    capacity = built(fleet())
+    capacity.set_slice(("", "s2"), slice_of("n1", [device("gpu-9", "h100")]))
+    assert capacity.by_model(NOW)["h100"].healthy == 0
+    capacity.set_slice(("", "s2"), slice_of("n1", [device("gpu-9", "h100")], pool="other"))
+    assert capacity.by_model(NOW)["h100"].healthy == 6
+
+
 def test_turns_of_health_are_counted_by_model() -> None:
     capacity = built(fleet())
     capacity.changes.clear()

@@ -56,6 +56,26 @@ def test_one_allocator_answers_different_questions() -> None:
         assert found == {"h100": [["r=d/n1/g0"]], "a100": [["r=d/n1/g1"]], "b200": []}
 
 
+def test_many_claims() -> None:
+    """As deep as the search may go, and one claim more."""
+    case = {"slices": [{"name": f"s{n}", "node": "n1", "pool": f"p{n:02}", "devices": ["g0", "g1"]} for n in range(32)]}
+    allocator = Allocator(worlds.snapshot(case))
+    claims = worlds.claims({"claims": [{"name": f"c{n}", "requests": [{"name": "r"}]} for n in range(65)]})
+    assert len(allocator.allocate("n1", claims[:64]).claims) == 64
+    outcome = allocator.allocate("n1", claims)
+    assert (outcome.kind, outcome.message) == ("cannot-evaluate", "more than 128 claims and requests")
+
+
+@pytest.mark.parametrize("count", [{}, {"count": 0}])
+def test_no_count_is_one(count: dict[str, int]) -> None:
+    """As the API server stores it; files may leave it out."""
+    claim = worlds.claims({"requests": [{"name": "r"}]})[0]
+    del claim["spec"]["devices"]["requests"][0]["exactly"]["count"]
+    claim["spec"]["devices"]["requests"][0]["exactly"] |= count
+    outcome = Allocator(worlds.snapshot({"slices": [{"node": "n1", "devices": ["g0", "g1"]}]})).allocate("n1", [claim])
+    assert given(outcome) == [["r=d/n1/g0"]]
+
+
 def test_a_search_that_takes_too_long_is_not_guessed() -> None:
     case: dict[str, Any] = {
         "slices": [{"node": "n1", "devices": [{"name": f"g{n}", "root": str(n)} for n in range(30)]}],

@@ -45,6 +45,12 @@ class Allocator:
         self._outcomes: dict[str, Outcome] = {}  # of what was asked last
         self._asked: tuple[tuple[Object, ...], tuple[Claim, ...]] | None = None
 
+    def hold(self, claim: Object) -> None:
+        """From now on, what `claim` was given is held too."""
+        if not self._problem:
+            self._held.add(claim)
+            self._outcomes = {}
+
     def allocate(self, node: str, claims: Sequence[Object]) -> Outcome:
         """The answer for the node of that name to all of `claims` together, as if none of them were allocated."""
         try:

@@ -21,7 +21,7 @@ class Held:
         self.capacity: dict[DeviceId, dict[str, int]] = {}
         for claim in claims:
             if at(claim, "metadata", "uid") not in ignore:
-                self._add(claim)
+                self.add(claim)
 
     def __contains__(self, device: DeviceId) -> bool:
         return device in self.whole or device in self.shared
@@ -30,7 +30,8 @@ class Held:
         """Who holds it or a share of it, as namespace/name, in the order of names."""
         return tuple(sorted({*self.whole.get(device, ()), *self.shared.get(device, ())}))
 
-    def _add(self, claim: Object) -> None:
+    def add(self, claim: Object) -> None:
+        """One claim more; what is not allocated holds nothing."""
         holder = f"{text(at(claim, 'metadata', 'namespace'))}/{text(at(claim, 'metadata', 'name'))}"
         for result in map(mapping, sequence(at(claim, "status", "allocation", "devices", "results"))):
             if result.get("adminAccess") is True:

@@ -23,9 +23,9 @@ from dra_gate.allocation.versions import Rules
 from dra_gate.kube.raw import Object, mapping, text
 
 MAX_STEPS: Final = 200_000
-"""Devices looked at before the search gives up. The scheduler gives up after 10 s (DRASchedulerFilterTimeout), which
-depends on the machine: this is far below what it manages, so what ends here may end there. Under half a second."""
-MAX_REQUESTS: Final = 200  # of all claims together: each is a level of recursion
+"""Devices looked at before the search gives up, about half a second's worth. The scheduler gives up after 10 s
+(DRASchedulerFilterTimeout), where that is depends on its machine: what takes longer than this is not known here."""
+MAX_DEPTH: Final = 128  # claims and their requests: each is some levels of recursion
 
 
 class End(Enum):
@@ -71,8 +71,8 @@ class Search:
 
     def prepare(self) -> None:
         """Checks the claims before anything is picked. Raises Failed and CannotEvaluate."""
-        if sum(len(claim.requests) for claim in self._claims) > MAX_REQUESTS:
-            raise CannotEvaluate(f"more than {MAX_REQUESTS} requests")
+        if sum(1 + len(claim.requests) for claim in self._claims) > MAX_DEPTH:
+            raise CannotEvaluate(f"more than {MAX_DEPTH} claims and requests")
         for index, claim in enumerate(self._claims):
             total = 0
             for request in claim.requests:

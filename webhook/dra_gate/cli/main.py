@@ -21,6 +21,10 @@ _VERBS = {
     "certs": "Issue an own CA and a serving certificate.",
     "policy": "Check policy files; publish policy sets, activate them, go back.",
     "review": "Judge Pods, workloads and recorded AdmissionReviews offline.",
+    "explain": "Say why a Pod got the devices it has, or why it waits.",
+    "snapshot": "Save what explanations are made from, without anything personal or secret.",
+    "what-if": "Say what Pods would get under other policies, or with other nodes and devices.",
+    "replay": "Make a decision again from its record and its snapshot, and say what differs.",
     "demo": "Show the gate at work on example Pods, without a cluster.",
 }
 
@@ -34,7 +38,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _VERBS:
             return None
-        command = importlib.import_module(f"dra_gate.cli.{cmd_name}").command
+        command = importlib.import_module(f"dra_gate.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)  # noqa: S101 - a verb module without one is our mistake
         return command
 

@@ -69,6 +69,7 @@ def controller_metrics() -> list[Described]:
     settings = Settings(frozenset(["x"]), 9 * day, day, day)
     registry = ControllerMetrics([], bool).registry
     registry.register(GateController(client, templates, identity="", leading=bool))
+    registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=lambda: True))
     registry.register(CertificateController(client, "", settings, identity="", leading=bool))
     registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=bool))
     registry.register(HealthController(client, list, list, recreate=True, identity="", leading=bool))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from dra_gate.kube.quantity import Quantity
 from dra_gate.policy.model import Companion, Constraints, DevicePolicy, Model, Quota
@@ -18,6 +18,12 @@ def listed(names: Iterable[str], last: str = "and", nothing: str = "none") -> st
     """`a, b and c`."""
     *first, end = list(names) or [nothing]
     return f"{', '.join(first)} {last} {end}" if first else end
+
+
+def some(names: Sequence[str], shown: int = 4) -> str:
+    """`a, b, c, d and 3 more`; empty for none."""
+    rest = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def many(count: int, one: str, more: str = "") -> str:
