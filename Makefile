@@ -57,6 +57,9 @@ bench-memory: control-plane ## Memory and start of a replica in an empty and a l
 bench-big: $(READY) ## Verdicts on objects of 3 MiB beside what reading them costs; writes docs/proofs/big.md
 	@$(BIN)/python -m bench.big --write
 
+bench-capacity: $(READY) ## An event and a decision record at 1,000 nodes and 8,000 devices
+	@$(BIN)/python -m bench.capacity
+
 prove-rolling: control-plane ## Creates at a steady rate while everything about the gate changes (35 minutes); writes docs/proofs/rolling.md
 	@$(BIN)/python -m proofs.rolling
 
@@ -86,4 +89,4 @@ lock: $(READY) ## Write the locked requirements anew
 	@echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 - -o requirements/build.txt
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
-.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-api bench-big bench-memory prove-allocator prove-order prove-rolling prove-hostile prove-closed prove-diff kind lock
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-capacity bench-api bench-big bench-memory prove-allocator prove-order prove-rolling prove-hostile prove-closed prove-diff kind lock

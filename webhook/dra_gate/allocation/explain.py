@@ -275,7 +275,7 @@ class Explainer:
         return tally
 
     def _of_class(self, name: str) -> list[tuple[Published, str]]:
-        """The devices of a class, and with the error those that its selectors fail on. Asked once for all candidates."""
+        """The devices of a class, and with the error those that its selectors fail on. Asked once for all."""
         found = self._members.get(name)
         if found is None:
             listed = sequence(at(self._classes[name], "spec", "selectors"))
