@@ -57,18 +57,27 @@ bench-memory: control-plane ## Memory and start of a replica in an empty and a l
 bench-big: $(READY) ## Verdicts on objects of 3 MiB beside what reading them costs; writes docs/proofs/big.md
 	@$(BIN)/python -m bench.big --write
 
+bench-capacity: $(READY) ## An event and a decision record at 1,000 nodes and 8,000 devices
+	@$(BIN)/python -m bench.capacity
+
 prove-rolling: control-plane ## Creates at a steady rate while everything about the gate changes (35 minutes); writes docs/proofs/rolling.md
 	@$(BIN)/python -m proofs.rolling
 
 prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes docs/proofs/order.md
 	@$(BIN)/python -m proofs.order
 
+prove-health: control-plane ## 200 Pods while devices and nodes fall ill, controller and API server die (35 minutes; MINUTES=30); writes docs/proofs/health.md
+	@$(BIN)/python -m proofs.health --minutes $(or $(MINUTES),30)
+
+prove-allocator: control-plane ## The restated allocator beside the scheduler's: 20,000 questions, then Pods (20 minutes); writes docs/proofs/allocator.md
+	@$(BIN)/python -m proofs.allocator
+
 prove-closed: $(READY) ## Hostile Pods against the rules, judged by an oracle that knows none of them (10 minutes); writes docs/proofs/closed.md
 	@$(BIN)/python -m closed.prove --write
 	@$(BIN)/python -m closed.disabled --append
 	@$(BIN)/python -m closed.switches --append
 
-prove-diff: $(READY) ## policy diff and loader with one thing wrong at a time: which test notices (10 minutes); writes docs/proofs/diff.md
+prove-diff: $(READY) ## policy diff and loader with one thing wrong at a time: which test notices; writes docs/proofs/diff.md
 	@$(BIN)/python -m closed.mutants --write
 
 kind: $(READY) ## The gate and the cluster tests on a kind cluster; needs Docker or Podman, kind and kubectl
@@ -83,4 +92,4 @@ lock: $(READY) ## Write the locked requirements anew
 	@echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 - -o requirements/build.txt
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
-.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-api bench-big bench-memory prove-order prove-rolling prove-hostile prove-closed prove-diff kind lock
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-capacity bench-api bench-big bench-memory prove-allocator prove-health prove-order prove-rolling prove-hostile prove-closed prove-diff kind lock

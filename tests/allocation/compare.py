@@ -10,7 +10,7 @@ from typing import Any
 
 from allocation.oracle import Object, Oracle, Question, Verdict
 from dra_gate.allocation.allocator import Allocator
-from dra_gate.allocation.outcome import Outcome
+from dra_gate.allocation.outcome import ClaimResult, Outcome
 from dra_gate.allocation.snapshot import snapshot_of
 
 VERSION = "v1.37.2"
@@ -51,14 +51,15 @@ def _difference(claims: list[Object], verdict: Verdict, outcome: Outcome) -> str
         return f"{outcome.kind}{told} for {verdict.kind} {verdict.error}".strip()
     if verdict.results is None:
         return "" if outcome.message == verdict.error else f"text {outcome.message!r} for {verdict.error!r}"
-    ours, theirs = [_plain(one) for one in outcome.claims], [_canonical(one) for one in verdict.results]
+    ours, theirs = [plain(one) for one in outcome.claims], [canonical(one) for one in verdict.results]
     if ours != theirs:
         return f"{ours} for {theirs}"
     score = _score(claims, verdict.results)
     return "" if outcome.score == score else f"score {outcome.score} for {score}"
 
 
-def _plain(claim: Any) -> Object:
+def plain(claim: ClaimResult) -> Object:
+    """One claim of an outcome, in the shape of `canonical`."""
     results = [
         {
             "request": one.request,
@@ -72,7 +73,7 @@ def _plain(claim: Any) -> Object:
     return {"results": results, "nodeSelector": claim.node_selector}
 
 
-def _canonical(allocation: Object) -> Object:
+def canonical(allocation: Object) -> Object:
     """An allocation of the scheduler in the same shape; share IDs are random, so nobody compares them."""
     results = [
         {
@@ -99,7 +100,7 @@ def _score(claims: list[Object], allocations: list[Object]) -> int:
 
 
 def went_back(question: Question, verdict: Verdict) -> bool:
-    """Whether the search took a choice back before it found `verdict.results`, by the scheduler's own count of steps."""
+    """Whether the search took a choice back before it found its results, by the scheduler's own count of steps."""
     if verdict.results is None:
         return False
     needed = 1
@@ -142,7 +143,7 @@ def _of_slices(question: Question) -> Iterator[str]:
         for device in spec.get("devices", ()):
             if device.get("allowMultipleAllocations"):
                 yield "shared devices"
-                for capacity in device["capacity"].values():
+                for capacity in device.get("capacity", {}).values():
                     yield from (f"requestPolicy {key}" for key in capacity.get("requestPolicy", {}))
             for taint in device.get("taints", ()):
                 yield f"device taint, {taint['effect']}"

@@ -1,13 +1,14 @@
 """Random questions for the allocator: small clusters and the claims of one Pod, the same for the same seed.
 
-Objects look as the API server stores them: defaults filled in, nothing that its validation refuses. Devices are few and
-much alike, so that requests compete for them and the search has to go back.
+Objects look as the API server stores them: defaults filled in, nothing that its validation refuses (list attributes
+only while DRAListTypeAttributes is on). Devices are few and much alike, so that requests compete for them and the
+search has to go back.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -20,7 +21,7 @@ GPU, AMD, NIC = "gpu.nvidia.com", "gpu.amd.com", "nic.example.com"
 ROOT, NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
 MODELS = (
     ("NVIDIA H100 80GB HBM3", "Hopper", "81559Mi"),
-    ("NVIDIA A100-SXM4-80GB", "Ampere", "81920Mi"),
+    ("NVIDIA A100-SXM4-80GB", "Ampere", "80Gi"),
     ("NVIDIA A100-SXM4-40GB", "Ampere", "40Gi"),
     ("NVIDIA L40S", "Ada Lovelace", "46068Mi"),
 )
@@ -35,8 +36,8 @@ def question(seed: int) -> Question:
 
 
 def more_claims(slices: list[Object], seed: int) -> list[Object]:
-    """The claims of another Pod for a cluster that publishes `slices`."""
-    return _Generator(Random(seed), slices=slices).claims()
+    """The claims of another Pod for a cluster that publishes `slices`, with little in them that is odd."""
+    return _Generator(Random(seed), slices=slices, tidy=True).claims()
 
 
 H100, A100, L40S = "NVIDIA H100", "NVIDIA A100", "NVIDIA L40S"
@@ -98,12 +99,15 @@ class _Generator:
     rng: Random
     nodes: list[Object] = field(default_factory=list)
     slices: list[Object] = field(default_factory=list)
+    large: bool = False  # there is a pool of more devices than a claim may hold
     tidy: bool = False  # holds little that is odd
+    fractions: bool = False  # the gate DRAFractionalCapacityRange is on
     count: int = 0
 
     def question(self) -> Question:
         rng = self.rng
         self.tidy = rng.random() < 0.5
+        self.fractions = self.maybe(0.08)
         self.nodes = [self._node(i) for i in range(rng.choice((1, 1, 2, 2, 2, 3, 4)))]
         for node in self.nodes:
             self._local_pools(node["metadata"]["name"])
@@ -115,7 +119,7 @@ class _Generator:
         rules = [self._rule(i) for i in range(rng.choice((1, 1, 2)))] if self.maybe(0.15) else []
         rng.shuffle(self.slices)
         objects = (*self.nodes, *self.slices, *classes, *rules, *claims, *holders)
-        gates = {"DRAFractionalCapacityRange": True} if self.maybe(0.05) else {}
+        gates = {"DRAFractionalCapacityRange": True} if self.fractions else {}
         return Question(objects, tuple(f"{NAMESPACE}/{claim['metadata']['name']}" for claim in claims), gates)
 
     def claims(self) -> list[Object]:
@@ -132,6 +136,8 @@ class _Generator:
 
     def _node(self, number: int) -> Object:
         labels = {"kubernetes.io/hostname": f"n{number}", "zone": self.rng.choice("ab"), "rack": str(number)}
+        if self.odd(0.1):
+            labels["rack"] = self.rng.choice(("x", "", "99999999999999999999"))
         if self.maybe(0.3):
             labels["pool"] = "research"
         return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}", "labels": labels}}
@@ -144,7 +150,8 @@ class _Generator:
             if self.maybe(0.15):
                 self._partitioned_pool(node, target)
             else:
-                size = rng.choice((1, 2, 3, 4, 4, 6, 8, 8)) if not self.odd(0.02) else 40
+                self.large = self.odd(0.03)
+                size = 40 if self.large else rng.choice((1, 2, 3, 4, 4, 6, 8, 8))
                 self._pool(GPU, node, target, [self._gpu(i) for i in range(size)])
         if self.maybe(0.2):
             self._pool(GPU, f"a-{node}" if self.maybe(0.5) else "rack", target, self._some(self._gpu, (1, 2, 3)))
@@ -160,7 +167,10 @@ class _Generator:
         """A pool that several nodes reach."""
         rng = self.rng
         devices = self._some(self._nic if self.maybe(0.5) else self._gpu, (2, 3, 4))
-        driver = NIC if "gbit" in devices[0]["capacity"] else GPU
+        for device in devices:
+            if self.odd(0.1):
+                device["bindsToNode"] = True
+        driver = NIC if devices[0]["name"].startswith("nic") else GPU
         match rng.randrange(3):
             case 0:
                 self._pool(driver, "fabric", {"allNodes": True}, devices)
@@ -168,13 +178,8 @@ class _Generator:
                 self._pool(driver, "fabric", {"nodeSelector": self._selector()}, devices)
             case _:
                 for device in devices:
-                    device |= rng.choice(
-                        (
-                            {"nodeName": rng.choice(self.nodes)["metadata"]["name"]},
-                            {"allNodes": True},
-                            {"nodeSelector": self._selector()},
-                        )
-                    )
+                    named = {"nodeName": rng.choice(self.nodes)["metadata"]["name"]}
+                    device.update(rng.choice((named, {"allNodes": True}, {"nodeSelector": self._selector()})))
                 self._pool(driver, "fabric", {"perDeviceNodeSelection": True}, devices)
 
     def _selector(self) -> Object:
@@ -213,15 +218,15 @@ class _Generator:
         if self.odd(0.05):
             attributes[ROOT] = rng.choice(({"int": number // 2}, {"bool": True}, {"version": "1.0.0"}))
         if self.odd(0.01):
-            attributes["uses"] = {"strings": ["train", "infer"]}  # of another version: this one does not know lists
+            attributes["uses"] = {"strings": ["train", "infer"]}  # stored while DRAListTypeAttributes was on
         if self.maybe(0.1):
             attributes = {(k if "/" in k else f"{GPU}/{k}"): v for k, v in attributes.items()} | {
                 f"{GPU}/index": {"int": number}
             }
         device: Object = {"name": f"gpu-{number}", "attributes": attributes, "capacity": {"memory": {"value": memory}}}
         if self.odd(0.04):
-            device["capacity"] = {}
-        elif self.maybe(0.12):
+            del device["capacity"]
+        elif self.fractions or self.maybe(0.12):
             self._share(device, memory)
         if self.odd(0.15):
             device["taints"] = [self._taint() for _ in range(rng.choice((1, 1, 2)))]
@@ -244,11 +249,14 @@ class _Generator:
             {"requestPolicy": {"default": "8Gi", "validRange": {"min": "1Gi"}}},
         )
         device["capacity"]["memory"] = {"value": memory} | rng.choice(policy)
-        if self.maybe(0.3):
+        if self.fractions or self.maybe(0.3):
             device["capacity"]["cores"] = {
                 "value": "4",
                 "requestPolicy": {"default": "1", "validRange": rng.choice(({"min": "1", "step": "1"}, FRACTIONS))},
             }
+
+        if self.odd(0.1):
+            del device["capacity"]  # shared without end
 
     def _amd(self, number: int) -> Object:
         attributes: Object = {
@@ -288,6 +296,8 @@ class _Generator:
                 device = self._gpu(number) | {"name": f"gpu-{number}-mig-{part}"}
                 kind = f"{GPU}/type" if f"{GPU}/index" in device["attributes"] else "type"  # never under both names
                 device["attributes"] = device["attributes"] | {kind: {"string": "mig"}}
+                if self.maybe(0.3) and "capacity" in device:
+                    self._share(device, "40Gi")
                 device["consumesCounters"] = [
                     self._consumed(f"gpu-{number}", rng.choice(("10Gi", "20Gi")), rng.choice((1, 1, 2)))
                 ]
@@ -295,16 +305,15 @@ class _Generator:
             devices += [whole, *parts] if self.maybe(0.5) else [*parts, whole]
         if self.odd(0.05):
             devices[-1]["consumesCounters"][0]["counterSet"] = "gone"
-        if self.odd(0.05):
-            sets.append(sets[0])
-        self._pool(GPU, node, target, devices, sets)
+        counters = [sets, sets[:1]] if self.odd(0.05) else [sets]  # one set in two slices makes the pool invalid
+        self._pool(GPU, node, target, devices, counters)
 
     @staticmethod
     def _consumed(counter_set: str, memory: str, slots: int) -> Object:
         return {"counterSet": counter_set, "counters": {"memory": {"value": memory}, "slots": {"value": str(slots)}}}
 
     def _pool(
-        self, driver: str, pool: str, target: Object, devices: list[Object], counters: list[Object] | None = None
+        self, driver: str, pool: str, target: Object, devices: list[Object], counters: Sequence[list[Object]] = ()
     ) -> None:
         """Publishes a pool, rightly most of the time."""
         rng = self.rng
@@ -315,8 +324,7 @@ class _Generator:
             at = rng.randrange(1, len(devices))
             parts = [devices[:at], devices[at:]]
         contents: list[Object] = [{"devices": part} for part in parts]
-        if counters is not None:
-            contents.append({"sharedCounters": counters})
+        contents += [{"sharedCounters": sets} for sets in counters]
         if self.odd(0.04) and len(parts) > 1:
             parts[1][0] = parts[1][0] | {"name": parts[0][0]["name"]}  # one name in two slices
         generation, size = rng.choice((1, 1, 1, 3)), len(contents)
@@ -405,10 +413,10 @@ class _Generator:
             elif device.get("allowMultipleAllocations"):
                 result["shareID"] = str(uuid.UUID(int=rng.getrandbits(128), version=4))
                 consumed = {}
-                for name, capacity in device["capacity"].items():
+                for name, capacity in device.get("capacity", {}).items():
                     policy = capacity.get("requestPolicy", {})
                     consumed[name] = policy.get("default", capacity["value"])
-                result["consumedCapacity"] = consumed
+                result |= {"consumedCapacity": consumed} if consumed else {}
             results.append(result)
         if results and self.odd(0.05):
             results.append(results[0] | {"device": "gone"})
@@ -474,8 +482,8 @@ class _Generator:
 
     def _count(self) -> int:
         rng = self.rng
-        if self.odd(0.01):
-            return rng.choice((17, 20, 33))
+        if self.odd(0.01) or (self.large and self.maybe(0.4)):
+            return rng.choice((12, 17, 20, 33))
         return rng.choice((1, 1, 1, 1, 1, 2, 2, 3))
 
     def _body(self, class_name: str | None = None, expressions: list[str] | None = None, count: int = 0) -> Object:
@@ -487,7 +495,7 @@ class _Generator:
             if self.odd(0.01):
                 class_name = rng.choice(("unguarded", "unguarded", "gone"))
         body: Object = {"deviceClassName": class_name, "allocationMode": "ExactCount", "count": count or self._count()}
-        if expressions is None and self.odd(0.06):
+        if expressions is None and self.odd(0.08):
             body["allocationMode"] = "All"
             del body["count"]
         if expressions is None:
@@ -501,12 +509,17 @@ class _Generator:
             body["selectors"] = [{"cel": {"expression": text}} for text in expressions]
         if self.odd(0.2):
             body["tolerations"] = [self._toleration() for _ in range(rng.choice((1, 1, 2)))]
-        if self.odd(0.1):
+        if self.fractions or self.odd(0.1):
             amounts: tuple[dict[str, Any], ...] = (
-                {"memory": rng.choice(("1Gi", "6Gi", "10Gi", "20Gi", "40Gi", "100Gi", "1500M"))},
-                {"memory": "8Gi", "cores": rng.choice(("1", "2", "700m", "8"))},
+                {
+                    "memory": rng.choice(("1Gi", "6Gi", "10Gi", "20Gi", "40Gi", "100Gi", "1500M"))
+                    if not self.odd(0.05)
+                    else "9E"
+                },
+                {"memory": "8Gi", "cores": rng.choice(("1", "2", "700m", "1500m", "2750m", "8"))},
                 {"gbit": rng.choice(("40", "100", "150", "300"))},
             )
-            fitting = amounts[2] if class_name == NIC else rng.choice((amounts[0], amounts[0], amounts[1]))
+            of_gpus = amounts[1] if self.fractions else rng.choice((amounts[0], amounts[0], amounts[1]))
+            fitting = amounts[2] if class_name == NIC else of_gpus
             body["capacity"] = {"requests": fitting if self.maybe(0.9) else rng.choice(amounts)}
         return body

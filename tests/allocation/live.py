@@ -7,6 +7,7 @@ score and, among equals, chance.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allocation import generate
-from allocation.compare import VERSION, _canonical, _plain
+from allocation.compare import VERSION, canonical, plain
 from allocation.oracle import Object, Oracle, Question
 from controlplane.api import Api, wait_for
 from dra_gate.allocation.allocator import Allocator
@@ -54,12 +55,25 @@ class Judged:
     problems: list[str] = field(default_factory=list)
 
 
-def run(api: Api, oracle: Oracle, clusters: Iterable[int], pods: int) -> Judged:
+def clusters(count: int) -> list[int]:
+    """Seeds of so many clusters that have several nodes and devices for several Pods."""
+    found = []
+    for seed in itertools.count():
+        made = generate.question(seed)
+        devices = sum(len(one["spec"].get("devices", ())) for one in made.of("ResourceSlice"))
+        if len(made.of("Node")) > 1 and 10 <= devices <= 40 and "status" not in made.objects[-1]:
+            found.append(seed)
+        if len(found) == count:
+            break
+    return found
+
+
+def run(api: Api, oracle: Oracle, seeds: Iterable[int], pods: int) -> Judged:
     """`pods` Pods on the cluster of each seed."""
     judged = Judged()
     labels = {"resource.kubernetes.io/admin-access": "true"}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    for seed in clusters:
+    for seed in seeds:
         _install(api, generate.question(seed))
         try:
             for number in range(pods):
@@ -83,15 +97,16 @@ def _install(api: Api, question: Question) -> None:
             api.create(made)
             api.patch("nodes", one["metadata"]["name"], {"spec": {"taints": None}})  # admission wrote not-ready
         else:
-            api.create(_without_waiting(made))
+            api.create(_storable(made))
     time.sleep(1)  # for the scheduler to have seen all of it
 
 
-def _without_waiting(made: Object) -> Object:
-    """The slice without binding conditions: nobody here would ever meet them."""
+def _storable(made: Object) -> Object:
+    """The object without binding conditions, which nobody would ever meet, and list attributes, which are refused."""
     for device in made["spec"].get("devices", ()):
-        device.pop("bindingConditions", None)
-        device.pop("bindingFailureConditions", None)
+        for key in ("bindingConditions", "bindingFailureConditions"):
+            device.pop(key, None)
+        device["attributes"] = {name: value for name, value in device["attributes"].items() if "strings" not in value}
     return made
 
 
@@ -141,14 +156,14 @@ def _one(api: Api, oracle: Oracle, cluster: int, number: int, judged: Judged) ->
         _end(api, pod["metadata"]["name"])
         return _why_unbound(condition, outcomes) or _why_unbound(condition, verdicts)
     judged.bound += 1
-    given = [_canonical(claim["status"]["allocation"]) for claim in own]
+    given = [canonical(claim["status"]["allocation"]) for claim in own]
     judged.devices += sum(len(one["results"]) for one in given)
-    theirs = [_canonical(one) for one in verdicts[chosen].results or []]
+    theirs = [canonical(one) for one in verdicts[chosen].results or []]
     if theirs != given:
         return f"the oracle gives {theirs}, the scheduler {given}"
     if outcomes[chosen].kind == "cannot-evaluate":
         return ""
-    ours = [_plain(one) for one in outcomes[chosen].claims]
+    ours = [plain(one) for one in outcomes[chosen].claims]
     if ours != given:
         return f"{outcomes[chosen].kind} {ours} for {given} on {chosen}"
     best = best_nodes(outcomes)

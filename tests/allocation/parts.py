@@ -174,6 +174,7 @@ def pod(
             "namespace": namespace,
             "uid": f"pod-{namespace}-{name}",
             "creationTimestamp": created,
+            "labels": {"submitted-by": "jane.doe"},
             "annotations": {"example.com/mail": "person@example.com", "dra-gate.io/policy-set": POLICY_SET.digest},
         },
         "spec": {
@@ -194,10 +195,9 @@ def asking(
     made = template(count, POLICY_SET.tenant_by_namespace.get(namespace, "research"), version)
     at = more.pop("at", "2026-11-30T10:00:00Z")
     entries = {"gate-0": {"resourceClaimTemplateName": made.name}}
-    return [
-        pod(name, entries=entries, **more),
-        claim(f"{name}-gate-0", made, namespace=namespace, owner=name, given=given, at=at),
-    ]
+    asks = pod(name, entries=entries, **more)
+    asks["status"]["resourceClaimStatuses"] = [{"name": "gate-0", "resourceClaimName": f"{name}-gate-0"}]
+    return [asks, claim(f"{name}-gate-0", made, namespace=namespace, owner=name, given=given, at=at)]
 
 
 def state(*objects: Any, version: str = "v1.37.2", **more: Any) -> State:

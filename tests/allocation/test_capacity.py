@@ -239,5 +239,5 @@ def test_events_and_records_are_cheap_at_a_thousand_nodes() -> None:
     capacity = bench.large()
     rounds = [bench.measured(capacity, rounds=31) for _ in range(3)]
     for what in rounds[0]:
-        limit = bench.RECORD_MS if what in ("decision record", "view by model") else bench.EVENT_MS
+        limit = bench.RECORD_MS if what in bench.RECORDS else bench.EVENT_MS
         assert min(one[what][len(one[what]) // 2] for one in rounds) <= limit, what

@@ -368,3 +368,19 @@ def test_the_text_says_it_in_a_few_lines() -> None:
         "    3  l40s    0 published   0 healthy   0 matching   0 free",
         "             no such device is published",
     ]
+
+
+def test_notes_say_what_is_possible_and_what_the_scheduler_says() -> None:
+    asks, made = asking("p")
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
+    asks = {**asks, "status": {**asks["status"], "conditions": [said]}}
+    notes = explained(N1, resource_slice("n1", gpu("g0")), asks, made).notes
+    assert notes[0].startswith("n1 could take it now")
+    assert notes[-1] == "the scheduler says: 0/1 nodes are available"
+    assert explained(N1, held("g0"), resource_slice("n1", gpu("g0")), asks, made).notes == notes[-1:]
+
+
+def test_the_version_that_new_pods_get_is_told() -> None:
+    assert explained(N1, asking("p", version=6)).notes == (
+        "its claims are of training@6; new Pods here get training@7",
+    )

@@ -94,6 +94,13 @@ def test_of_several_nodes_one_that_fits_decides_else_the_most_frequent_cause() -
     assert inversion(pod(), "here", [], rooms.get, 4).code == "unknown-node"
 
 
+def test_of_many_nodes_some_are_looked_at() -> None:
+    names = [f"n{number}" for number in range(5000)]
+    looked: list[str] = []
+    inversion(pod("5"), "here", names, lambda name: looked.append(name) or Room(free=FREE), 5000)  # type: ignore[func-returns-value]
+    assert looked == names[:100]
+
+
 def test_what_a_pod_takes() -> None:
     def asking(cpu: str, **more: Any) -> dict[str, Any]:
         return {"resources": {"requests": {"cpu": cpu}}, **more}

@@ -24,6 +24,7 @@ PROOF = Path(__file__).parents[2] / "docs" / "proofs" / "diff.md"
 MODULES = {
     "dra_gate.policy.diff": ("policy/test_diff.py", "policy/test_explain.py"),
     "dra_gate.policy.meaning": (
+        "policy/test_errors.py",
         "policy/test_load.py",
         "policy/test_explain.py",
         "policy/test_diff.py",
@@ -127,7 +128,11 @@ def main() -> int:
             sys.exit(f"{said} fails without any change")
     # Each run forks, which a process with threads should not.
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        said_of = list(pool.map(_noticed, made))
+        said_of = []
+        for one, said in zip(made, pool.map(_noticed, made), strict=True):
+            said_of.append(said)
+            if not said and (one.original, one.what) not in SAME:
+                print(f"survives: {one.module}:{one.line}: {one.what}: {one.original}", flush=True)
     alive = [one for one, said in zip(made, said_of, strict=True) if not said]
     survivors = [one for one in alive if (one.original, one.what) not in SAME]
     lines = ["| module | mutants | noticed | mean the same | survivors |", "|---|---:|---:|---:|---:|"]
@@ -138,8 +143,6 @@ def main() -> int:
             f"| {module.rpartition('.')[2]}.py | {len(all_of)} | {len(all_of) - len(alive_of)} | {same} | {len(left)} |"
         )
     print("\n".join(lines))
-    for one in survivors:
-        print(f"survives: {one.module}:{one.line}: {one.what}: {one.original}")
     print(f"{time.monotonic() - began:.0f} s")
     if options.write:
         head = ["# What a wrong policy diff would be noticed by", "", f"Made by `make prove-diff`. {_ABOUT}", ""]

@@ -30,7 +30,7 @@ _HEAD = [
     "Made by `make prove-closed`. Hostile Pods in random combinations and spellings go through both webhooks. What is",
     "admitted is looked at by an oracle (`tests/closed/oracle.py`) that shares no code with the gate: what would the",
     "scheduler, the kubelet and the container runtime give this Pod? `python -m closed.disabled` prints, for each rule",
-    "switched off, who notices.",
+    "switched off, who notices, and `python -m closed.switches` the same for what is no rule.",
     "",
 ]
 NAMESPACE = "fern-dev"

@@ -55,6 +55,13 @@ def _merged(old: Any, patch: Any) -> Any:
     return new
 
 
+def _by_type(old: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """A strategic merge patch of conditions as a merge patch: the list holds one of each type."""
+    there = {one["type"]: one for one in old.get("status", {}).get("conditions", [])}
+    there |= {one["type"]: one for one in patch.get("status", {}).get("conditions", [])}
+    return {**patch, "status": {**patch.get("status", {}), "conditions": list(there.values())}}
+
+
 class FakeApi:
     """`fault`, when set, sees each request first: it may return an answer, raise ConnectionAbortedError, or block."""
 
@@ -168,7 +175,10 @@ class FakeApi:
                     return 409, status(409, "AlreadyExists"), {}
                 return 201, self.put(path, body), {}
             if request.method == "PATCH" and path.removesuffix("/status") in self.objects:
-                return self._patch(path.removesuffix("/status"), body)
+                path = path.removesuffix("/status")
+                if request.headers.get("Content-Type") == "application/strategic-merge-patch+json":
+                    body = _by_type(self.objects[path], body)
+                return self._patch(path, body)
             if path not in self.objects:
                 return 404, status(404, "NotFound", f"{path} not found"), {}
             collection = path.rsplit("/", 1)[0]

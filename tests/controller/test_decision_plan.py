@@ -90,7 +90,7 @@ FAILED = 'running "DynamicResources" filter plugin: {}'
         ("Unschedulable", UNSCHEDULABLE.format("3 cannot allocate all claims"), "no-free-device", "retryable"),
         ("Unschedulable", UNSCHEDULABLE.format("3 Insufficient cpu"), "no-node-fits", "retryable"),
         ("Unschedulable", UNSCHEDULABLE.format(INVALID), "invalid-pool", "operator"),
-        ("SchedulerError", FAILED.format(CEL), "selector-fails", "terminal"),
+        ("SchedulerError", FAILED.format(CEL), "one-bad-device", "operator"),  # an a100 would do
         ("SchedulerError", "the moon is in the wrong place", "scheduling-failed", "unknown"),
     ],
 )
@@ -176,6 +176,15 @@ def test_a_better_candidate_that_stayed_free_is_asked_about() -> None:
     assert found.inversion == Inversion("taint", "not for h100")
     assert found.record.inversion == "taint"
     assert found.record.passed[0].text == "1 free: not for h100"
+
+
+def test_why_a_pod_waits_beside_free_devices() -> None:
+    waits = pod(("False", "Unschedulable", UNSCHEDULABLE.format("3 Insufficient cpu")))
+    found = said(waits, claim())
+    assert "a100: 1 free: not for a100." in found.message
+    assert (found.inversion, found.record.inversion) == (None, None), "it got no other device"
+    fits = dataclasses.replace(FLEET, inversion=lambda *_: Inversion("score", "rated higher"))
+    assert "a100: 1 free: not together with what else the Pod asks for." in said(waits, claim(), fleet=fits).message
 
 
 def test_companions_stand_beside_and_claims_of_no_policy_have_no_order() -> None:

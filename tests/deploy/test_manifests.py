@@ -180,6 +180,23 @@ def test_with_the_backstop_comes_a_controller_that_looks_for_it(kubectl: Kubectl
 
 
 @pytest.mark.controlplane
+def test_the_right_to_evict_and_the_switch_come_together(kubectl: Kubectl, tmp_path: Path) -> None:
+    for components in ([], ["components/recreate"]):
+        paths = {name: os.path.relpath(DEPLOY / name, tmp_path) for name in ("base", *components)}
+        wanted = {"resources": [paths["base"]], "components": [paths[one] for one in components]}
+        (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+        built = list(yaml.safe_load_all(kubectl("kustomize", tmp_path)))
+        (arguments,) = (
+            one["spec"]["template"]["spec"]["containers"][0]["args"]
+            for one in built
+            if one["kind"] == "Deployment" and one["metadata"]["name"] == "dra-gate-controller"
+        )
+        known(arguments)
+        rights = [rule["resources"] for one in built for rule in one.get("rules") or ()]
+        assert ("--recreate" in arguments) is (["pods/eviction"] in rights) is bool(components)
+
+
+@pytest.mark.controlplane
 def test_names_that_the_code_knows_are_those_of_the_manifests(kubectl: Kubectl) -> None:
     accounts = everything(kubectl, "base", "ServiceAccount")
     assert {f"system:serviceaccount:dra-gate:{name}" for name in accounts} == set(GATE_WRITERS)

@@ -22,18 +22,20 @@ import yaml
 from controller.test_certificates_controlplane import tls_secret
 from controlplane.api import Api, wait_for
 from controlplane.control_plane import GATE_CONTROLLER, GATE_WEBHOOK, ControlPlane, User
-from controlplane.fleet import Fleet
+from controlplane.fleet import Fleet, taint_device
 from controlplane.gate import Gate
 from deploy.kubectl import DEPLOY
 from dra_gate.controller.decision_plan import BOUND_SECONDS
 from dra_gate.policy.compile import templates_of
 from dra_gate.policy.load import load
 from dra_gate.policy.model import PolicyRef
+from e2e import scene
+from e2e.test_health import bound_pod_of, replica_set
 
 pytestmark = pytest.mark.controlplane
 POLICIES = DEPLOY.parent / "tests" / "controlplane_test" / "policies"
 GATED = "kit-gate"  # the namespace that those policies name
-ROLES = ("base/rbac.yaml", "components/own-certificates/rbac.yaml")
+ROLES = ("base/rbac.yaml", "components/own-certificates/rbac.yaml", "components/recreate/rbac.yaml")
 ACCOUNTS = {"dra-gate-webhook": GATE_WEBHOOK, "dra-gate-controller": GATE_CONTROLLER}
 # Everybody who is authenticated may: system:basic-user, system:discovery.
 EVERYBODY = {("authentication.k8s.io", "selfsubjectreviews", "create")}
@@ -62,6 +64,7 @@ WHY = {
         "pods list watch patch": "the templates that Pods name; patch: the annotation with the model that one got",
         "pods/status patch": "the condition that says what a Pod got or why it waits",
         "events list": "why no claim comes for a Pod, or no container",
+        "pods/eviction create": "a device fell ill before its Pod ran, and policy says to recreate it",
         "resource.k8s.io/deviceclasses list watch": "which devices are of which model",
         "resource.k8s.io/devicetaintrules list watch": "which devices are healthy",
         "resource.k8s.io/resourceclaims list watch": "which devices a Pod was given",
@@ -197,11 +200,12 @@ class gate_at_work:  # noqa: N801 - reads as a statement
         api = self.api
         for name, labels in (("dra-gate", {}), (GATED, {"dra-gate.io/lane": "dra"})):
             api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-        api.apply_yaml((DEPLOY / ROLES[1]).read_text())
+        for role in ROLES[1:]:
+            api.apply_yaml((DEPLOY / role).read_text())
         api.delete("leases", "dra-gate-controller", "dra-gate", missing_ok=True)  # so that it has to be made
         taken = self.take_a_name()
         flags = ("--own-certificates", "--url-host", "127.0.0.1", "--certificate-life", "60s")  # looks every 3 s
-        flags += ("--backstop",)
+        flags += ("--backstop", "--recreate")
         with Gate(self.plane, POLICIES, published=True, controllers=0, controller_flags=flags) as gate:
             self.gate = gate
             api.apply(tls_secret({key: (gate.folder / key).read_bytes() for key in ("tls.crt", "tls.key", "ca.crt")}))
@@ -214,6 +218,7 @@ class gate_at_work:  # noqa: N801 - reads as a statement
                 "the Secret to be updated", lambda: len(api.get("secrets", "dra-gate-tls", "dra-gate")["data"]) > 3
             )
             self.damage_a_template(taken)
+            self.lose_a_device()
             self.gate_changes()
             self.lose_the_ca_in_the_secret()
             self.publish_nonsense()
@@ -271,6 +276,20 @@ class gate_at_work:  # noqa: N801 - reads as a statement
             return found is not None and found["metadata"]["uid"] != uid
 
         self.until("the repair", repaired)
+
+    def lose_a_device(self) -> None:
+        """Before its Pod runs: the Pod is evicted."""
+        fleet = Fleet.of("rbac", {"nodes": [{"name": "rbac", "devices": {"h100": 2}}]})
+        fleet.install(self.api)
+        try:
+            self.api.create(replica_set("work", gpus=2), GATED)
+            pod = bound_pod_of(self.api, GATED, "work")
+            taint_device(self.api, "rbac", "gpu-0", "gpu.nvidia.com/xid")
+            name = pod["metadata"]["name"]
+            self.until("the eviction", lambda: "deletionTimestamp" in self.api.get("pods", name, GATED)["metadata"])
+        finally:
+            scene.clear(self.api, GATED)
+            fleet.remove(self.api)
 
     def gate_changes(self) -> None:
         """Something among the accepted sets that says nothing about when it came there: the controller writes it."""

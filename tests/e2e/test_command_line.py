@@ -47,7 +47,18 @@ def test_kubectl_finds_the_plugin_and_review_reads_the_live_cluster(
 
 def test_help_is_quick_and_every_verb_has_examples() -> None:
     program = [str(BIN / "dra-gate")]
-    for verb in ("serve", "controller", "webhooks", "certs", "review", "demo"):
+    for verb in (
+        "serve",
+        "controller",
+        "webhooks",
+        "certs",
+        "review",
+        "explain",
+        "what-if",
+        "snapshot",
+        "replay",
+        "demo",
+    ):
         done = subprocess.run([*program, verb, "--help"], capture_output=True, text=True, check=True)
         assert "Examples:" in done.stdout
     environment = {**os.environ, "_DRA_GATE_COMPLETE": "bash_source"}

@@ -338,3 +338,14 @@ def test_globs_that_meet_have_a_common_product(one: str, other: str) -> None:
         a, b = one.strip("*"), other.strip("*")
         candidates = [a, b, a + b, b + a]
         assert any(fits(text, one) and fits(text, other) for text in candidates)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("a*", "*b", True), ("a*", "ab*", True), ("a*", "b*", False), ("*a", "*ba", True), ("*a", "*b", False),
+        ("*a*", "b*", True), ("*a*", "*b*", True), ("a", "a*", True), ("a", "*b", False), ("ab", "*b*", True),
+    ],
+)  # fmt: skip
+def test_which_globs_meet(one: str, other: str, expected: bool) -> None:
+    assert globs_meet(one, other) is globs_meet(other, one) is expected

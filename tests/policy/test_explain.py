@@ -91,6 +91,7 @@ metadata: {name: train, version: 2}
 spec:
   serves: [nvidia.com/gpu]
   candidates: [big]
+  onUnhealthy: recreate
   companions:
   - {name: disk, deviceClassName: disk.example, driver: disk.example}
   - name: nic
@@ -148,6 +149,8 @@ def test_what_is_ruled_out_kept_unlimited_or_not_enforced_is_said() -> None:
         "class disk.example (disk); otherwise it waits.",
         "It does not say: Never a device with less than 40Gi",
         "Models: small → — (never given any more).",
+        "Nothing else is given. When its device falls ill before the program starts, it stays, and its owner and the",
+        "When its device falls ill before the program starts, it is stopped and whatever made it makes another",
         "Never on a machine outside the pool that carries the mark pool=train.",
         "Every program also gets 2 devices of class fast.example (nic, at least 100G of bandwidth, meeting 1 condition "
         "of the policy's own, below); it and all devices of the program sit on the same PCIe root (the shortest way "

@@ -123,6 +123,12 @@ def test_companions_are_read_as_written() -> None:
     assert one(policy()).policies[PolicyRef("p", 1)].max_devices == 32
 
 
+def test_what_is_done_about_an_unhealthy_device() -> None:
+    assert one(policy()).policies[PolicyRef("p", 1)].on_unhealthy == "alert"
+    for word in ("alert", "recreate", "keep"):
+        assert one(policy(onUnhealthy=word)).policies[PolicyRef("p", 1)].on_unhealthy == word
+
+
 def test_tenant_without_quota_has_no_limit_and_rejects() -> None:
     tenant = one(POLICY, TENANT).tenants["base"]
     assert tenant.quota.devices is None

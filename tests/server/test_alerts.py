@@ -16,12 +16,9 @@ from controlplane.api import ApiError, wait_for
 from controlplane.control_plane import ControlPlane
 from controlplane.fixture_types import InstallFleet
 from controlplane.gate import Gate
-<<<<<<< HEAD
+from dra_gate.cli.metrics_reference import controller_metrics
 from dra_gate.cluster.client import Client, NotFound
 from dra_gate.controller.footing import FootingController
-=======
-from dra_gate.cli.metrics_reference import controller_metrics
->>>>>>> decisions
 from dra_gate.controller.metrics import Metrics as ControllerMetrics
 from dra_gate.policy.model import Settings
 from e2e import scene
@@ -71,12 +68,8 @@ def footing_page() -> bytes:
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
 def test_a_rule_stands_on_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
-<<<<<<< HEAD
     known = labels_of([full().page(), ControllerMetrics([], lambda: True).text(), footing_page()])
-=======
-    known = labels_of([full().page(), ControllerMetrics([], lambda: True).text()])
     known |= {one.name: set(one.labels) for one in controller_metrics()}
->>>>>>> decisions
     expression: str = rule["expr"]
     selected = re.findall(r"\b((?:dra_gate|apiserver)_\w+)\s*(?:\{([^}]*)\})?", expression)
     assert selected

@@ -29,7 +29,8 @@ def test_nothing_is_labelled_by_what_users_name() -> None:
         "cache", "certificate", "class", "code", "digest", "exception", "judged", "mode", "model", "outcome", "policy",
         "python", "rank", "reason", "route", "state", "templates", "tenant", "to", "verb", "verdict", "version", "what",
     }  # fmt: skip
+    ours = {"kind", "name"}  # of the gate's own objects
     for one in (*server_metrics(), *controller_metrics()):
-        assert set(one.labels) <= allowed, one
+        assert set(one.labels) <= (ours if one.name == "dra_gate_footing_intact" else allowed), one
         assert one.text.rstrip("."), one
         assert "|" not in one.text, one

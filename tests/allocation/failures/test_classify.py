@@ -238,10 +238,10 @@ def test_whatever_the_scheduler_says_has_a_row(reason: str, message: str) -> Non
 def test_a_text_as_long_as_the_server_takes_costs_milliseconds() -> None:
     long = pod("SchedulerError", "claim t/c: selector #0 on device " * 1200)
     events = [event("FailedScheduling", "x" * 1000, f"2026-11-30T12:00:{n:02}Z") for n in range(60)]
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(20):
         assert row(long, *events) == "scheduling-failed"
-    assert (time.perf_counter() - began) / 20 < 0.02
+    assert (time.process_time() - began) / 20 < 0.02
 
 
 # -- the table --------------------------------------------------------------------------------------------------------

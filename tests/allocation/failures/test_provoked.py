@@ -506,7 +506,10 @@ def test_what_is_not_about_devices(api: Api, install_fleet: InstallFleet, namesp
     api.create(template_pod("p", "plain", cpu="1000"), namespace)
     failure = hold("no-node-fits", "retryable", "wait", namespace, "p")
     assert "cannot allocate" not in failure.text
-    api.create(pod("q", schedulerName="nobody"), namespace)
+    unseen = template_pod("q", "plain")
+    unseen["spec"]["schedulerName"] = "nobody"
+    api.create(unseen, namespace)
+    claim_of(api, namespace, "q")
     hold("scheduler-silent", "operator", "alert", namespace, "q", Facts(seconds=31))
 
 
@@ -519,7 +522,8 @@ def test_a_scheduler_text_that_no_row_knows(api: Api, install_fleet: InstallFlee
     try:
         api.patch("clusterroles", "system:kube-scheduler", {"rules": fewer})
         time.sleep(1)
-        api.create(pod("p"), namespace)
+        api.create(plain_template("plain"), namespace)
+        api.create(template_pod("p", "plain"), namespace)
         failure = hold("scheduling-failed", "unknown", "alert", namespace, "p")
         assert "pods/binding" in failure.text
     finally:

@@ -15,7 +15,7 @@ from dra_gate.allocation.outcome import Examination, Outcome
 from dra_gate.allocation.pools import Pool, Slices, View
 from dra_gate.allocation.problems import CannotEvaluate, Failed
 from dra_gate.allocation.results import results_of, score_of
-from dra_gate.allocation.search import Search
+from dra_gate.allocation.search import MAX_STEPS, Search
 from dra_gate.allocation.snapshot import Snapshot
 from dra_gate.allocation.verdicts import Verdicts
 from dra_gate.allocation.versions import Rules, refuse_what_changed, rules_of
@@ -49,6 +49,7 @@ class Allocator:
         """From now on, what `claim` was given is held too."""
         if not self._problem:
             self._held.add(claim)
+            self._outcomes = {}
 
     def allocate(self, node: str, claims: Sequence[Object]) -> Outcome:
         """The answer for the node of that name to all of `claims` together, as if none of them were allocated."""
@@ -98,8 +99,8 @@ class Allocator:
         self._outcomes = {}
         return claims
 
-    def _search(self, view: View, claims: Sequence[Claim]) -> Search:
-        return Search(view, claims, self._held, self._verdicts, self._rules)
+    def _search(self, view: View, claims: Sequence[Claim], steps: int = MAX_STEPS) -> Search:
+        return Search(view, claims, self._held, self._verdicts, self._rules, steps)
 
     def _outcome(self, view: View, claims: tuple[Claim, ...]) -> Outcome:
         if not self._rules.new:

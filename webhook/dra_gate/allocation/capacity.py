@@ -14,7 +14,7 @@ import datetime as dt
 import hashlib
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import intern
 from typing import NamedTuple
@@ -23,6 +23,7 @@ import msgspec
 
 from dra_gate.cel import BudgetExceeded, CelError, Device, EvaluationError, Program, compile, device_of  # noqa: A004
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.kube.taint import BLOCKING, tolerated
 from dra_gate.policy.compile import model_selector, words
 from dra_gate.policy.model import Model, PolicyRef, PolicySet
 
@@ -30,10 +31,10 @@ Key = tuple[str, str]  # namespace (empty for cluster-scoped objects) and name
 PoolId = tuple[str, str]  # driver, pool
 DeviceId = tuple[str, str, str]  # driver, pool, device
 
+UNPUBLISHED = "not published"  # of a device that a claim holds and no newest generation has
 INCOMPLETE, EXTRA, INVALID, OBSOLETE = "pool incomplete", "pool with extra slices", "pool invalid", "pool replaced"
 LOST, NOT_READY, CORDONED = "node lost", "node not ready", "node cordoned"
 TAINTED = "taint "  # followed by key=value:effect
-_KEEPS_OFF = ("NoSchedule", "NoExecute")  # an effect that is None, or unknown, keeps nobody off
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,10 +352,12 @@ class Capacity:
         rows = (self._rows.get(place) for place in self._places.get(device, ()))
         return next((row.traits.model for row in rows if row is not None), "")
 
-    def problem_of(self, device: DeviceId) -> str:
-        """Why a device is not healthy; empty where it is."""
-        rows = [row for place in self._places.get(device, ()) if (row := self._rows.get(place)) is not None]
-        return "not published" if not rows else rows[0].problem
+    def problem_of(self, device: DeviceId, tolerations: Collection[object] = ()) -> str:
+        """Why a device is not healthy for a claim with these tolerations; empty where it is."""
+        place = next((place for place in self._places.get(device, ()) if place in self._rows), None)
+        if place is None:
+            return UNPUBLISHED
+        return self._problem(place, tolerations)[0] if tolerations else self._rows[place].problem
 
     def node_ready(self, node: str) -> bool:
         """Whether the node is there and ready, cordoned or not."""
@@ -507,17 +510,25 @@ class Capacity:
             self._put(place, None)
             return
         device = one.devices[place[1]]
-        problem, since = view.problem or self._problem_at(device.node), ""
-        if not problem:
-            taint = next((taint for taint in self._taints_on(one.pool, device) if taint.effect in _KEEPS_OFF), None)
-            if taint is not None:
-                problem, since = taint.reason, taint.since
+        problem, since = self._problem(place)
         holders = self._holders.get((*one.pool, device.name))
         tenants: tuple[str, ...] = ()
         if holders:
             owners = self._set.tenant_by_namespace if self._set is not None else {}
             tenants = tuple(sorted({owners.get(namespace, "") for namespace, _ in holders}))
         self._put(place, _Row(self._traits[one.pool[0], device.digest], problem, since, tenants, device.node))
+
+    def _problem(self, place: Place, tolerations: Collection[object] = ()) -> tuple[str, str]:
+        """Why the device at `place` is not healthy for who has these tolerations, and since when where that is said."""
+        one = self._slices[place[0]]
+        device = one.devices[place[1]]
+        problem = self._views[one.pool][one.home].problem or self._problem_at(device.node)
+        if problem:
+            return problem, ""
+        for taint in self._taints_on(one.pool, device):
+            if taint.effect in BLOCKING and not tolerated(taint._asdict(), tolerations):
+                return taint.reason, taint.since
+        return "", ""
 
     def _problem_at(self, node: str) -> str:
         return self._nodes.get(node, LOST) if node else ""

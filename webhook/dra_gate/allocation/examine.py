@@ -19,16 +19,17 @@ from dra_gate.allocation.problems import CannotEvaluate, Failed
 from dra_gate.allocation.search import Search, untolerated
 from dra_gate.kube.raw import text
 
-Start = Callable[[View, Sequence[Claim]], Search]
+Start = Callable[[View, Sequence[Claim], int], Search]
 _MAX_QUESTIONS: Final = 64  # searches that looking for who forced a choice may cost
+_STEPS: Final = 10_000  # of each of them: what takes longer stays without its sentence
 
 
 def examined(
     outcome: Outcome, view: View, passed: Iterable[Pool], claims: tuple[Claim, ...], held: Held, start: Start
 ) -> Examination:
-    """The examination of one node. `start` begins a search of some claims that has picked nothing."""
+    """The examination of one node. `start` begins a search of some claims, of so many steps at most."""
     given = {(one.driver, one.pool, one.device): one.request for claim in outcome.claims for one in claim.results}
-    examiner, untouched = _Examiner(view, claims, held, start, given), start(view, claims)
+    examiner, untouched = _Examiner(view, claims, held, start, given), start(view, claims, _STEPS)
     requests = tuple(
         examiner.examined(index, request, alternative, untouched)
         for index, claim in enumerate(claims)
@@ -73,7 +74,7 @@ class _Examiner:
         self, index: int, alternative: Alternative, checks: list[DeviceCheck], fitting: Iterable[int]
     ) -> None:
         """Judges the devices that fit again, each beside those before it that fit together."""
-        search = self.start(self.view, self.claims)
+        search = self.start(self.view, self.claims, _STEPS)
         for number in fitting:
             device, pool = self.view.devices[number]
             checks[number] = self._check(search, index, alternative, device, pool)
@@ -100,7 +101,7 @@ class _Examiner:
     def _alone(self, index: int, request: Request, alternative: Alternative) -> Search:
         """A search for nothing but one alternative."""
         only = replace(request, alternatives=(alternative,))
-        return self.start(self.view, (replace(self.claims[index], requests=(only,)),))
+        return self.start(self.view, (replace(self.claims[index], requests=(only,)),), _STEPS)
 
     def _check(self, search: Search, index: int, alternative: Alternative, device: Device, pool: Pool) -> DeviceCheck:
         given, matches = self.given.get(device.id, ""), False
@@ -163,10 +164,9 @@ class _Choices:
         places = [(index, request) for index, claim in enumerate(self.claims) for request in claim.requests]
         if len(places) < 2:
             return
-        chosen = self._chosen(self.claims)
         questions = 0
         for number, place in enumerate(places):
-            now = chosen.get((place[0], place[1].name), 0)
+            now = self._got(*place)
             if not now or questions + len(places) > _MAX_QUESTIONS:
                 continue
             questions += len(places)
@@ -183,6 +183,11 @@ class _Choices:
                 None,
             )
             yield self._sentence(place, now, best, number, places, culprit)
+
+    def _got(self, index: int, request: Request) -> int:
+        """The alternative that a request has got, 0 if it has no list of them."""
+        names = {result.request for result in self.outcome.claims[index].results}
+        return next((one.index for one in request.alternatives if one.full_name in names), 0)
 
     def _sentence(
         self,
@@ -213,20 +218,11 @@ class _Choices:
             replace(claim, requests=tuple(request for owner, request in kept if owner == index))
             for index, claim in enumerate(self.claims)
         )
-        return self._chosen(claims).get((place[0], place[1].name), len(place[1].alternatives))
-
-    def _chosen(self, claims: Sequence[Claim]) -> dict[tuple[int, str], int]:
-        """The alternative of each request that has a list of them; nothing if the claims cannot all be allocated."""
-        search = self.start(self.view, claims)
+        search = self.start(self.view, claims, _STEPS)
         try:
             search.prepare()
-            if not search.run():
-                return {}
+            picks = search.picked[place[0]] if search.run() else []
         except (Failed, CannotEvaluate):
-            return {}
-        return {
-            (index, pick.alternative.parent): pick.alternative.index
-            for index, picks in enumerate(search.picked)
-            for pick in picks
-            if pick.alternative.parent
-        }
+            picks = []
+        wanted = set(place[1].alternatives)
+        return next((pick.alternative.index for pick in picks if pick.alternative in wanted), len(wanted))

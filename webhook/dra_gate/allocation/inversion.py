@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import islice
 from typing import Literal
 
 from dra_gate.kube.pod import is_finished
@@ -19,6 +20,7 @@ from dra_gate.kube.quantity import Quantity, QuantityError
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 
 SAMPLED_ABOVE = 100  # nodes: with fewer kube-scheduler looks at all of them (minFeasibleNodesToFind)
+LOOKED_AT = 100  # better nodes that are asked about one Pod: enough to tell why, whatever the size of the cluster
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
 _MILLI = 1000
 
@@ -49,16 +51,19 @@ def inversion(
     """Why `pod`, which is on `node`, is not on one of the `better` nodes, in a cluster of so many `nodes`.
 
     `better` are those where enough devices of a higher candidate are free; an empty name stands for devices of no
-    single node. What is asked of the Pod beside devices counts as if it were not bound yet.
+    single node. Of many nodes the first hundred are looked at.
     """
     found: list[Inversion] = []
-    for name in better:
+    asked = requested(pod)
+    for name in islice(better, LOOKED_AT):
         if name in ("", node):
             # The scheduler takes the first that fits on a node: something else of this Pod did not fit beside it.
             found.append(Inversion("same-node", "beside what the Pod's other requests and constraints need"))
             continue
         there = room(name)
-        blocked = Inversion("unknown-node", "on nodes that are gone") if there is None else _blocked(pod, name, there)
+        blocked = (
+            Inversion("unknown-node", "on nodes that are gone") if there is None else _blocked(pod, asked, name, there)
+        )
         if blocked is None:
             if nodes > SAMPLED_ABOVE:
                 return Inversion("sampling", f"of {nodes} nodes the scheduler looks at some, and rates these by more")
@@ -104,14 +109,14 @@ def taints_of(node: Object) -> tuple[tuple[str, str, str], ...]:
     return tuple((text(one.get("key")), text(one.get("value")), text(one.get("effect"))) for one in found)
 
 
-def _blocked(pod: Object, name: str, room: Room) -> Inversion | None:
+def _blocked(pod: Object, asked: Amounts, name: str, room: Room) -> Inversion | None:
     """The first filter that keeps the Pod off the node, None where it fits."""
     if not _wanted(pod, name, room.labels):
         return Inversion("affinity", "on nodes that its own nodeSelector or affinity excludes")
     taint = next((one for one in room.taints if one[2] in _KEEPS_OFF and not _tolerated(pod, one)), None)
     if taint is not None:
         return Inversion("taint", f"on nodes whose taint {taint[0]} it does not tolerate")
-    short = sorted(name for name, amount in requested(pod).items() if amount > room.free.get(name, 0))
+    short = sorted(name for name, amount in asked.items() if amount > room.free.get(name, 0))
     if short:
         return Inversion("resources", f"on nodes with too little {', '.join(short)}")
     return None

@@ -237,6 +237,10 @@ class Slices:
         for key, slices in reached.items():
             pool = self._pool(key, slices)
             (hidden if pool.state == "old" else seen).append(pool)
+            older = sorted(found.name for found in slices if found.generation < pool.generation)
+            if older:
+                reason = f"generation {pool.generation} has replaced slice {', '.join(older)}"
+                hidden.append(Pool(key, min(found.generation for found in slices), "old", reason))
         seen.sort(key=lambda pool: (any(found.binds for found in pool.slices), pool.id))
         return seen, sorted(hidden, key=lambda pool: pool.id)
 

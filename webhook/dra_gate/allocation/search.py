@@ -23,9 +23,9 @@ from dra_gate.allocation.versions import Rules
 from dra_gate.kube.raw import Object, mapping, text
 
 MAX_STEPS: Final = 200_000
-"""Devices looked at before the search gives up. The scheduler gives up after 10 s (DRASchedulerFilterTimeout), which
-depends on the machine: this is far below what it manages, so what ends here may end there. Under half a second."""
-MAX_REQUESTS: Final = 200  # of all claims together: each is a level of recursion
+"""Devices looked at before the search gives up, about half a second's worth. The scheduler gives up after 10 s
+(DRASchedulerFilterTimeout), where that is depends on its machine: what takes longer than this is not known here."""
+MAX_DEPTH: Final = 128  # claims and their requests: each is some levels of recursion
 
 
 class End(Enum):
@@ -50,9 +50,11 @@ class Picked:
 
 
 class Search:
-    """One attempt at one node. `picked` are the devices so far, by claim."""
+    """One attempt at one node, of so many steps at most. `picked` are the devices so far, by claim."""
 
-    def __init__(self, view: View, claims: Sequence[Claim], held: Held, verdicts: Verdicts, rules: Rules) -> None:
+    def __init__(
+        self, view: View, claims: Sequence[Claim], held: Held, verdicts: Verdicts, rules: Rules, steps: int
+    ) -> None:
         self.picked: list[list[Picked]] = [[] for _ in claims]
         self.every: dict[Alternative, list[tuple[Device, Pool]]] = {}  # for mode All
         self._view = view
@@ -60,7 +62,7 @@ class Search:
         self._held = held
         self._verdicts = verdicts
         self._rules = rules
-        self._steps = 0
+        self._steps = self._most_steps = steps
         self._tallies = [[Tally(one) for one in claim.constraints if one is not None] for claim in claims]
         self._counters: dict[PoolId, Counters] = {}
         self._at_node: dict[Device, bool] = {}  # of slices whose devices choose their nodes
@@ -69,8 +71,8 @@ class Search:
 
     def prepare(self) -> None:
         """Checks the claims before anything is picked. Raises Failed and CannotEvaluate."""
-        if sum(len(claim.requests) for claim in self._claims) > MAX_REQUESTS:
-            raise CannotEvaluate(f"more than {MAX_REQUESTS} requests")
+        if sum(1 + len(claim.requests) for claim in self._claims) > MAX_DEPTH:
+            raise CannotEvaluate(f"more than {MAX_DEPTH} claims and requests")
         for index, claim in enumerate(self._claims):
             total = 0
             for request in claim.requests:
@@ -190,9 +192,9 @@ class Search:
             position = positions.pop() + 1
 
     def _step(self) -> None:
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            raise CannotEvaluate(f"the search takes more than {MAX_STEPS:,} steps")
+        self._steps -= 1
+        if self._steps < 0:
+            raise CannotEvaluate(f"the search takes more than {self._most_steps:,} steps")
 
     # --- one device ---------------------------------------------------------------------------------------------------
 

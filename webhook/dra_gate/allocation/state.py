@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dra_gate.allocation.failures import ROWS
 from dra_gate.allocation.snapshot import Snapshot, SnapshotError, snapshot_of
 from dra_gate.allocation.snapshot import dumps as dumps_snapshot
 from dra_gate.allocation.snapshot import loads as loads_snapshot
@@ -21,9 +22,10 @@ from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.load import RELEASED, PolicyErrors, load_documents
 from dra_gate.policy.model import PolicySet
 
-_CONDITIONS: Final = ("PodScheduled", "dra-gate.io/DeviceAllocated", "DisruptionTarget")
-# Events that say why a Pod or its claim is not made or not placed; their texts name nothing but objects and devices.
-_EVENTS: Final = ("FailedScheduling", "FailedResourceClaimCreation", "FailedCreate")
+_WHEN: Final = [when for row in ROWS for when in row.when]
+# Conditions and Events that are signs of a failure, or say why a Pod is not made; what else is said of it is left out.
+_CONDITIONS: Final = frozenset({"PodScheduled", *(when.condition.type for when in _WHEN if when.condition)})
+_EVENTS: Final = frozenset({"FailedCreate", *(one for when in _WHEN if when.event for one in when.event.reasons)})
 _DOMAIN: Final = "dra-gate.io/"
 
 
@@ -155,7 +157,10 @@ def _pod(pod: Object) -> Object:
     """A Pod that asks for claims; of its conditions those that are about placing it."""
     conditions = [one for one in sequence(at(pod, "status", "conditions")) if at(one, "type") in _CONDITIONS]
     kept = {key: value for key, value in mapping(pod.get("status")).items() if key != "conditions"}
-    return {**pod, "status": kept | ({"conditions": conditions} if conditions else {})}
+    status = kept | ({"conditions": conditions} if conditions else {})
+    # Affinity to other Pods is not judged here, so nothing is told by labels, in which people write who they are.
+    metadata = {key: value for key, value in mapping(pod.get("metadata")).items() if key != "labels"}
+    return {**pod, "metadata": metadata, "status": status}
 
 
 def _load(pod: Object) -> Object:
@@ -198,7 +203,7 @@ def _quota(item: Object) -> Object:
 
 def _event(item: Object) -> Object:
     about = _some(item.get("involvedObject"), "kind", "name", "namespace", "uid")
-    seen = _some(item, "reason", "message", "lastTimestamp", "count")
+    seen = _some(item, "type", "reason", "message", "count", "lastTimestamp", "eventTime", "series")
     return {"metadata": _some(item.get("metadata"), "name", "namespace"), "involvedObject": about, **seen}
 
 

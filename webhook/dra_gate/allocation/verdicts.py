@@ -45,14 +45,15 @@ class Verdicts:
         self._programs: dict[str, cel.Program | str] = {}
         self._reads: dict[_Selectors, frozenset[Read] | None] = {}
         self._known: dict[_Selectors, dict[bytes, Verdict]] = {}
-        self._of: dict[Alternative, dict[Device, Verdict]] = {}
+        self._of: dict[_Selectors, dict[Device, Verdict]] = {}
 
     def judge(self, alternative: Alternative, device: Device) -> Verdict:
         """The verdict on a device. Raises CannotEvaluate for a selector or a device that is not understood here."""
-        found = self._of.setdefault(alternative, {})
+        selectors = (alternative.class_selectors, alternative.selectors)
+        found = self._of.setdefault(selectors, {})
         verdict = found.get(device)
         if verdict is None:
-            verdict = found[device] = self._verdict((alternative.class_selectors, alternative.selectors), device)
+            verdict = found[device] = self._verdict(selectors, device)
         return verdict
 
     def _verdict(self, selectors: _Selectors, device: Device) -> Verdict:

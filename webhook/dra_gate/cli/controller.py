@@ -23,6 +23,7 @@ from dra_gate.policy.model import GATE_NAMESPACE
 if TYPE_CHECKING:
     from dra_gate.controller.certificate_plan import Settings
     from dra_gate.controller.http import Page, StatusServer
+    from dra_gate.policy.model import PolicySet
     from dra_gate.policy.model import Settings as PolicySettings
 
 LEASE = "dra-gate-controller"
@@ -80,6 +81,11 @@ def _duration(text: str) -> dt.timedelta:
 )
 @click.option("--backstop", is_flag=True, help="The backstop is installed: tell when it is missing or altered, too.")
 @click.option(
+    "--recreate",
+    is_flag=True,
+    help="Evict Pods whose device falls ill before they run, where their policy says onUnhealthy: recreate.",
+)
+@click.option(
     "--metrics-listen", metavar="ADDRESS:PORT", help="Serve /metrics, /healthz and a page on /fleet there, without TLS."
 )
 @click.option(
@@ -107,6 +113,7 @@ def command(
     ca_life: dt.timedelta,
     certificate_life: dt.timedelta,
     backstop: bool,
+    recreate: bool,
     metrics_listen: str | None,
     decisions_folder: Path | None,
     decisions_bytes: int,
@@ -115,7 +122,8 @@ def command(
     claims which devices it got or why it waits.
 
     It also looks whether the webhook configurations and the guards are there and unchanged, and tells when they are
-    not: in its log, by an Event in namespace default, and in metric dra_gate_footing_intact.
+    not: in its log, by an Event in namespace default, and in metric dra_gate_footing_intact. And it looks after Pods
+    that hold a device which is not healthy: an Event on the Pod, metrics, and with --recreate what their policy says.
 
     Replicas elect a leader by a Lease; the others keep their caches warm. The log goes to stderr, one JSON object a
     line. SIGTERM or SIGINT gives the Lease up: another replica goes on within 5 s, not after the 20 s that a crash
@@ -134,6 +142,7 @@ def command(
     from dra_gate.controller.decisions import DecisionController  # noqa: PLC0415
     from dra_gate.controller.footing import FootingController  # noqa: PLC0415
     from dra_gate.controller.gate import GateController  # noqa: PLC0415
+    from dra_gate.controller.health import HealthController  # noqa: PLC0415
     from dra_gate.controller.pages import Pages  # noqa: PLC0415
     from dra_gate.controller.templates import TemplateController  # noqa: PLC0415
     from dra_gate.server.log import logging_config  # noqa: PLC0415
@@ -158,7 +167,9 @@ def command(
 
     controller = TemplateController(client, identity=name, leading=leading)
     decisions = DecisionController(client, identity=name, leading=leading, log=log)
-    loops: list[CertificateController | DecisionController | FootingController | GateController] = [decisions]
+    loops: list[CertificateController | DecisionController | FootingController | GateController | HealthController] = [
+        decisions
+    ]
 
     def policy_settings() -> list[PolicySettings] | None:
         return [policy_set.settings] if policy_set is not None else gate.settings()
@@ -176,6 +187,17 @@ def command(
         client, policy_settings, with_backstop=backstop, called=called, identity=name, leading=leading
     )
     loops.append(footing)
+
+    def policy_sets() -> list[PolicySet] | None:
+        if policy_set is not None:
+            return [policy_set]
+        sets = gate.source.sets
+        return None if sets is None else list(sets.all)
+
+    def enforcing() -> set[str]:
+        return {namespace for namespace, held in controller.lanes.held().items() if held.said}
+
+    loops.append(HealthController(client, policy_sets, enforcing, recreate=recreate, identity=name, leading=leading))
     if settings is not None:
         loops.append(CertificateController(client, GATE_NAMESPACE, settings, identity=name, leading=leading))
     for loop in loops:

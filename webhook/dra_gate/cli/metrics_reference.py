@@ -18,7 +18,9 @@ from dra_gate.cluster.client import Client
 from dra_gate.controller.certificate_plan import Settings
 from dra_gate.controller.certificates import CertificateController
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
+from dra_gate.controller.footing import FootingController
 from dra_gate.controller.gate import GateController
+from dra_gate.controller.health import HealthController
 from dra_gate.controller.metrics import Metrics as ControllerMetrics
 from dra_gate.controller.templates import TemplateController
 from dra_gate.server.metrics import Metrics as ServerMetrics
@@ -67,7 +69,10 @@ def controller_metrics() -> list[Described]:
     settings = Settings(frozenset(["x"]), 9 * day, day, day)
     registry = ControllerMetrics([], bool).registry
     registry.register(GateController(client, templates, identity="", leading=bool))
+    registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=lambda: True))
     registry.register(CertificateController(client, "", settings, identity="", leading=bool))
+    registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=bool))
+    registry.register(HealthController(client, list, list, recreate=True, identity="", leading=bool))
     decisions = DecisionMetrics(Standing)
     registry.register(decisions)
     told = {one.name: one for one in _described(registry)}

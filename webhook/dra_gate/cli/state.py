@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,9 +26,20 @@ if TYPE_CHECKING:
 
 _KINDS = ("Namespace", "Node", "DeviceClass", "ResourceSlice", "ResourceClaim", "Pod", "ResourceClaimTemplate")
 _RULE_VERSIONS = ("v1", "v1beta2", "v1alpha3")
-_EVENT_REASONS = ("FailedScheduling", "FailedResourceClaimCreation", "FailedCreate")
 
 
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """What is read stays to the end: to look for garbage among a million such objects costs more than reading them."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
+@_kept()
 def read_state(file: str) -> State:
     """The state in a file, `-` for standard input. Ends the command with exit code 2 for what is none."""
     try:
@@ -46,6 +59,7 @@ def state_from(file: str | None, kubeconfig: str | None, context: str | None, po
     return live_state(kubeconfig, context, policies)
 
 
+@_kept()
 def live_state(kubeconfig: str | None, context: str | None, policies: str | None = None, namespace: str = "") -> State:
     """The state of a live cluster, listed once; without `policies` under its published sets."""
     from dra_gate.cluster.client import ClusterError  # noqa: PLC0415 - slow to import, and often not needed
@@ -78,8 +92,7 @@ def _objects(client: Client, namespace: str) -> Iterator[Object]:
     within = f"/api/v1/namespaces/{namespace}" if namespace else "/api/v1"
     for path in (*(PATHS[kind] for kind in _KINDS), f"{within}/resourcequotas"):
         yield from client.list(path)
-    for reason in _EVENT_REASONS:
-        yield from client.list(f"{within}/events", params={"fieldSelector": f"reason={reason}"})
+    yield from client.list(f"{within}/events", params={"fieldSelector": "type=Warning"})
     yield from _taint_rules(client)
 
 

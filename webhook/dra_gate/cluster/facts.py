@@ -51,6 +51,7 @@ PATHS = {
     "ResourceClaim": DRA + "resourceclaims",
     "Pod": "/api/v1/pods",
 }
+TAINT_RULES = DRA + "devicetaintrules"  # not everywhere: in v1 since 1.37
 
 
 class KindSink:

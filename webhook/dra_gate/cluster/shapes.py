@@ -171,3 +171,25 @@ class PlacedPod(Struct, omit_defaults=True):
     metadata: _DatedMetadata
     spec: _PlacedPodSpec | None = None
     status: _ToldPodStatus | None = None
+
+
+class _Begun(Struct, omit_defaults=True):
+    state: dict[str, Any] | None = None
+    restartCount: int = 0  # noqa: N815
+
+
+class _BegunPodStatus(_PodStatus, omit_defaults=True):
+    containerStatuses: list[_Begun] | None = None  # noqa: N815
+    initContainerStatuses: list[_Begun] | None = None  # noqa: N815
+
+
+class _ClaimingPodSpec(Struct, omit_defaults=True):
+    resourceClaims: _Items = None  # noqa: N815
+
+
+class BegunPod(Struct, omit_defaults=True):
+    """A Pod's claims, whose it is, and whether a container of it has started."""
+
+    metadata: _OwnedMetadata
+    spec: _ClaimingPodSpec | None = None
+    status: _BegunPodStatus | None = None

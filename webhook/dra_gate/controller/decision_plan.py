@@ -29,9 +29,10 @@ CONDITION = f"{DOMAIN}/DeviceAllocated"
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"  # annotation of claims that the scheduler makes
 SILENT_SECONDS = 5.0  # a Pod that waits for its turn or its claim no longer than this is not worth a word
 BOUND_SECONDS = 10.0  # nor is one that a node has not started yet
-Stage = Literal["held", "claimless", "scheduling", "bound", "running", "going"]
+Stage = Literal["held", "claimless", "scheduling", "binding", "bound", "running", "going"]
 _MESSAGE_BYTES = 2048
 _SAID_BYTES = 300
+_KEPT_OFF = ("affinity", "taint", "resources", "unknown-node")  # what tells, too, why a Pod is not scheduled at all
 _MARK = re.compile(r" \[decision (\d{1,9})\]$")
 _TROUBLE = re.compile(r"; [a-z]+/([a-z0-9-]+): ")  # what has befallen a Pod that has its devices
 
@@ -101,8 +102,10 @@ class PodSeen:
             return "running" if at(self.evidence, "status", "phase") == "Running" else "bound"
         if at(self.evidence, "spec", "schedulingGates"):
             return "held"
-        there = (claims.get(name) for _, name in self.entries)
-        return "scheduling" if all(one is not None and not one.deleting for one in there) else "claimless"
+        there = [claims.get(name) for _, name in self.entries]
+        if any(one is None or one.deleting for one in there):
+            return "claimless"
+        return "binding" if all(one is not None and self.uid in one.users for one in there) else "scheduling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +248,13 @@ def decide(
         return None
     if not allocated and failure is None:
         return None
-    inverted = None
-    if allocated and ref is not None and rank > 1:
-        better = next((one for one in counts[: rank - 1] if one.places), None)
-        inverted = None if better is None else fleet.inversion(pod, ref, better.model, count)
+    # A better candidate that is free all the same; of a Pod that waits, any.
+    free = next((one for one in (counts[: rank - 1] if rank else counts) if one.places), None)
+    inverted = None if free is None or ref is None else fleet.inversion(pod, ref, free.model, count)
+    why = "" if inverted is None else inverted.text
+    if inverted is not None and not allocated:
+        why = why if inverted.code in _KEPT_OFF else "not together with what else the Pod asks for"
+        inverted = None
     record = DecisionRecord(
         namespace=pod.namespace,
         pod=pod.name,
@@ -263,7 +269,7 @@ def decide(
         candidates=counts,
         model=decisive.model if decisive is not None else "",
         rank=rank,
-        passed=passed_over(counts, rank, count, "" if inverted is None else inverted.text),
+        passed=passed_over(counts, rank, count, why),
         klass="" if failure is None else failure.klass,
         reason="" if failure is None else failure.row,
         text="" if failure is None else _worded(failure),
@@ -296,6 +302,7 @@ def _facts(counts: Sequence[CandidateCounts], seconds: float, node: str, fleet: 
         fleet_can_match=can_match,
         pool_incomplete=INCOMPLETE in reasons if counts else None,
         pool_with_extra_slices=EXTRA in reasons if counts else None,
+        fits_without_bad_device=any(one.places for one in counts) if counts else None,
         node_ready=fleet.node_ready(node) if node else None,
     )
 

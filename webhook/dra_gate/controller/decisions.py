@@ -465,7 +465,8 @@ class DecisionController(Collector):
             stage = pod.stage(self._claims.get(key[0], {}))
             if progress.stage != stage:
                 # What it was before we saw it nobody can tell; that it is older than the Pod is impossible.
-                progress.since = now if progress.stage is not None or stage in ("bound", "running") else pod.created
+                early = progress.stage is None and stage in ("held", "claimless", "scheduling")
+                progress.since = pod.created if early else now
                 progress.stage, progress.events, progress.ask_at = stage, (), 0.0
             ask = self._asks(stage, now - progress.since) and time.monotonic() >= progress.ask_at
         if ask:

@@ -197,6 +197,17 @@ def _policy(old: DevicePolicy, new: DevicePolicy, before: PolicySet, after: Poli
         yield _Change("candidates", ", ".join(first), ", ".join(second), "changes", "another order of preference")
     yield from _constraints(old.constraints, new.constraints)
     yield from _companions(old, new)
+    if old.on_unhealthy != new.on_unhealthy:
+        # No device is given that was not given before, whichever way: it only says what is done when one falls ill.
+        why = _UNHEALTHY[new.on_unhealthy]
+        yield _Change("onUnhealthy", old.on_unhealthy, new.on_unhealthy, "changes", why)
+
+
+_UNHEALTHY = {
+    "alert": "a Pod whose device falls ill before it runs stays, and an Event tells",
+    "recreate": "a Pod whose device falls ill before it runs is evicted, so that its controller makes another",
+    "keep": "a Pod whose device falls ill before it runs stays, and no Event tells",
+}
 
 
 def _why_added(name: str, old: DevicePolicy, new: DevicePolicy, before: PolicySet, after: PolicySet) -> str:

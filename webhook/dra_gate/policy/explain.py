@@ -12,7 +12,7 @@ from dra_gate.policy.diff import Difference, against, said
 from dra_gate.policy.meaning import contradiction
 from dra_gate.policy.model import MAX_DEVICES, DevicePolicy, PolicyRef, PolicySet, Settings, Tenant
 from dra_gate.policy.report import Heading, Items, Listing, Paragraph, Part, Report, Table
-from dra_gate.policy.words import limits, listed, many, model_facts, own_conditions, promises
+from dra_gate.policy.words import limits, listed, many, model_facts, own_conditions, promises, unhealthy
 
 _DIGITS = 12  # of the digest, as the other verbs show it
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -129,7 +129,7 @@ def _tenant(tenant: Tenant, policy_set: PolicySet) -> Iterator[Part]:
         + (f" in {listed(usual, nothing='no namespace')}." if canary is not None else ".")
     )
     yield Table(("Order", "Model", "What it is"), tuple(_choices(policy, policy_set)))
-    yield Paragraph("When none of these can be had, the program waits. Nothing else is given.")
+    yield Paragraph(f"When none of these can be had, the program waits. Nothing else is given. {unhealthy(policy)}")
     yield Heading(3, "Never given up")
     yield from _conditions(policy)
     yield Heading(3, "Limits")
@@ -192,6 +192,8 @@ def _against(usual: PolicyRef, ref: PolicyRef, policy_set: PolicySet, found: Ite
         yield f"It adds: {' '.join(more)}"
     if less := [said for said in old if said not in new]:
         yield f"It does not say: {' '.join(less)}"
+    if unhealthy(policy_set.policies[ref]) != unhealthy(policy_set.policies[usual]):
+        yield unhealthy(policy_set.policies[ref])
     for one in found:
         if label := _WORDS.get(one.what):
             yield f"{label}: {one.before} → {one.after} ({one.why})."

@@ -26,6 +26,7 @@ from dra_gate.policy.model import (
     MAX_CANDIDATES,
     MAX_DEVICES,
     NEVER_GATED,
+    ON_UNHEALTHY,
     OTHERS,
     Canary,
     Companion,
@@ -173,6 +174,7 @@ def read_policy(document: Document, models: Mapping[str, Model] | None, findings
         companions=companions,
         digest=content_digest(raw),
         place=document.at(()),
+        on_unhealthy=spec.get("onUnhealthy", ON_UNHEALTHY[0]),
     )
 
 

@@ -29,6 +29,7 @@ OTHERS = "others"  # the word at the end of a candidate list
 GATE_NAMESPACE = "dra-gate"
 # Never gated, whatever their labels: what the cluster stands on must not wait for the gate. So no tenant can own them.
 NEVER_GATED = frozenset({"kube-system", "kube-public", "kube-node-lease", GATE_NAMESPACE})
+ON_UNHEALTHY = ("alert", "recreate", "keep")  # the default first
 MAX_CANDIDATES = 8  # firstAvailable takes at most 8 alternatives: resource.k8s.io/v1 FirstAvailableDeviceRequestMaxSize
 MAX_DEVICES = 32  # devices in one claim: resource.k8s.io/v1 AllocationResultsMaxSize
 
@@ -111,6 +112,7 @@ class PolicyRef:
 class DevicePolicy:
     """One reviewed policy. `candidates` are model names in order of preference, `others` already expanded.
 
+    `on_unhealthy` says what is done when a device turns out unhealthy before its Pod runs: one of ON_UNHEALTHY.
     `digest` is the SHA-256 (hex) of the policy document's canonical JSON: what tells that a released version changed.
     """
 
@@ -121,6 +123,7 @@ class DevicePolicy:
     companions: tuple[Companion, ...]
     digest: str
     place: Place
+    on_unhealthy: str = ON_UNHEALTHY[0]
 
     @property
     def max_devices(self) -> int:

@@ -82,6 +82,19 @@ def never(constraints: Constraints) -> Iterator[tuple[str, str]]:
         yield "cel", f"Never a device that fails {many(len(constraints.cel), 'condition')} of the policy's own, below."
 
 
+_UNHEALTHY = {
+    "alert": "it stays, and its owner and the operators are told",
+    "recreate": "it is stopped and whatever made it makes another, which may get another device; one that nothing "
+    "makes again stays and is told of",
+    "keep": "it stays, and only the operators' figures show it",
+}
+
+
+def unhealthy(policy: DevicePolicy) -> str:
+    """What happens to a program whose device falls ill in the short time before it starts."""
+    return f"When its device falls ill before the program starts, {_UNHEALTHY[policy.on_unhealthy]}."
+
+
 def model_facts(model: Model) -> str:
     """What a model is, by its products or its selector, and what the catalogue declares of it."""
     found = [f"named {listed((glob.replace('*', '…') for glob in model.products), 'or')}"] if model.products else []

@@ -25,6 +25,9 @@ from dra_gate.kube.pod import claim_entries, is_finished
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 
 _CONDITIONS = frozenset(when.condition.type for row in ROWS for when in row.when if when.condition)
+_CONTAINER_REASONS = frozenset(
+    reason for row in ROWS for when in row.when if when.container for reason in when.container.reasons
+)
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 _SPOKEN = ("Unschedulable", "SchedulerError")  # reasons of PodScheduled that the scheduler writes after an attempt
 
@@ -108,10 +111,8 @@ def evidence(pod: Object) -> Object:
     if conditions:
         kept["status"]["conditions"] = [_kept(one, "type", "status", "reason", "message") for one in conditions]
     for kind in _STATUSES:
-        containers = [
-            _kept(one, "state", "lastState", "allocatedResourcesStatus") for one in _mappings(status.get(kind))
-        ]
-        if any(containers):
+        containers = [told for one in _mappings(status.get(kind)) if (told := _told(one))]
+        if containers:
             kept["status"][kind] = containers
     return kept
 
@@ -149,7 +150,9 @@ class _Look:
             return None
         if when.silent and text(self._conditions.get("PodScheduled", {}).get("reason")) in _SPOKEN:
             return None
-        if when.health and not any(one in when.health for one in _health(self._pod)):
+        if when.health and not any(
+            one in when.health for status in _container_statuses(self._pod) for one in _healths(status)
+        ):
             return None
         said = ""
         for pattern, speakers in (
@@ -248,10 +251,9 @@ def _container_statuses(pod: Object) -> Iterator[Object]:
         yield from _mappings(at(pod, "status", kind))
 
 
-def _health(pod: Object) -> Iterator[str]:
-    for status in _container_statuses(pod):
-        for allocated in _mappings(status.get("allocatedResourcesStatus")):
-            yield from (text(one.get("health")) for one in _mappings(allocated.get("resources")))
+def _healths(container: Object) -> Iterator[str]:
+    for allocated in _mappings(container.get("allocatedResourcesStatus")):
+        yield from (text(one.get("health")) for one in _mappings(allocated.get("resources")))
 
 
 def _newest(events: Iterable[Object]) -> Mapping[str, Object]:
@@ -269,6 +271,19 @@ def _seen(event: Object) -> str:
     created = text(at(event, "metadata", "creationTimestamp"))
     when = series or next(filter(None, map(text, others)), created)
     return when.removesuffix("Z")  # a whole second sorts before its fractions
+
+
+def _told(container: Object) -> dict[str, Any]:
+    """What a container's status says that some row may hear: of most, nothing."""
+    told: dict[str, Any] = {}
+    for state in ("state", "lastState"):
+        for kind in ("waiting", "terminated"):
+            said = mapping(at(container, state, kind))
+            if said.get("reason") in _CONTAINER_REASONS:
+                told.setdefault(state, {})[kind] = _kept(said, "reason", "message")
+    if not set(_healths(container)) <= {"Healthy"}:
+        told["allocatedResourcesStatus"] = container["allocatedResourcesStatus"]
+    return told
 
 
 def _kept(source: Object, *names: str) -> dict[str, Any]:

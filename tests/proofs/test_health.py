@@ -1,0 +1,23 @@
+"""The short form of `make prove-health`."""
+
+from __future__ import annotations
+
+import pytest
+
+from proofs.health import NAMESPACES, busiest, plot, run
+
+pytestmark = pytest.mark.controlplane
+
+
+def test_every_pod_ends_bound_or_with_a_true_reason_and_without_a_storm() -> None:
+    found = run(0.75, seed=7, every=1.0)
+    print(found.ends, found.wrong, found.done)
+    assert found.wrong == []
+    assert sum(found.ends.values()) == sum(NAMESPACES.values())
+    assert found.ends["bound, well"] > 100
+    assert found.evictions > 0
+    # A controller that starts lists and watches everything; beside that it writes at most five times a second.
+    assert busiest(found.per_second()) <= 15
+    assert (len(found.killed), len(found.restarted)) == (2, 2)
+    assert found.memory
+    assert plot("t", found.memory, {"killed": found.killed}, "MiB").startswith("<svg")
