@@ -232,7 +232,7 @@ class Explainer:
                 yield Candidate(model, 0, 0, 0, 0, 0, 0, "not asked for", (Reason("policy-version", told),))
 
     def _candidate(self, asked: Asked, rank: int, view: _View, *, stopped: bool, devices: bool) -> Candidate:
-        tally = self._tally(asked, view)
+        tally = self._tally(asked, view, listed=devices)
         better = rank == 0 or asked.rank < rank
         possible: tuple[str, ...] = ()
         reasons: list[Reason] = []
@@ -252,11 +252,11 @@ class Explainer:
             fate=fate,
             reasons=(*reasons, *tally.reasons(self._holder)) if better else (),
             possible=possible,
-            devices=tuple(tally.lines) if devices else (),
+            devices=tuple(tally.lines),
         )
 
-    def _tally(self, asked: Asked, view: _View) -> Tally:
-        tally = Tally(view.fits)
+    def _tally(self, asked: Asked, view: _View, *, listed: bool) -> Tally:
+        tally = Tally(view.fits, listed=listed)
         name = asked.alternative.device_class
         if name not in self._classes:
             tally.no_class(name)

@@ -42,13 +42,16 @@ class _Group:
 
 
 class Tally:
-    """Counts of one candidate's devices. `fits` says whether a node takes the Pod, devices aside."""
+    """Counts of one candidate's devices. `fits` says whether a node takes the Pod, devices aside; `listed` whether
+    `lines` are wanted.
+    """
 
-    def __init__(self, fits: Callable[[str], bool]) -> None:
+    def __init__(self, fits: Callable[[str], bool], *, listed: bool) -> None:
         self.published = self.healthy = self.matching = self.free = 0
         self.free_on = Counter[str]()  # nodes that take the Pod -> free devices
         self.lines: list[DeviceLine] = []
         self._fits = fits
+        self._listed = listed
         self._found: dict[Against, _Group] = {}
 
     def add(self, device: Published, word: Against | None, against: Sequence[Against], held: Sequence[Holder]) -> None:
@@ -67,7 +70,8 @@ class Tally:
             self.free_on.update(node for node in device.nodes if self._fits(node))
         else:
             self._count(first, device, held if first is in_use else ())
-        self.lines.append(DeviceLine(str(device), device.node, *(first or ("", "could be given"))))
+        if self._listed:
+            self.lines.append(DeviceLine(str(device), device.node, *(first or ("", "could be given"))))
 
     def wrong(self, device: Published, error: str) -> None:
         """A device that a selector fails on: the scheduler stops at it, whatever else there is."""
