@@ -9,12 +9,12 @@ from click.testing import CliRunner
 
 from allocation.situation import POD, Cause, Situation
 from controlplane.control_plane import ControlPlane
-from dra_gate.cli.main import main
+from dra_gate.cli.main import root
 
 
 def run(control_plane: ControlPlane, *arguments: str) -> str:
     """What a command of ours prints about the live cluster; in this process, since starting one costs a second."""
-    done = CliRunner().invoke(main, [*arguments, "--kubeconfig", str(control_plane.kubeconfig_for())])
+    done = CliRunner().invoke(root, [*arguments, "--kubeconfig", str(control_plane.kubeconfig_for())])
     assert done.exit_code == 0, done.output
     return done.stdout
 

@@ -187,14 +187,13 @@ def test_a_candidate_in_numbers() -> None:
 
 def test_taints_tell_their_age_and_rules_are_merged() -> None:
     kinds = fleet()
-    tainted = device(
-        "gpu-5", "h100", taints=[{"key": "x", "effect": "NoSchedule", "timeAdded": "2026-11-30T09:00:00Z"}]
-    )
-    kinds["slice"]["", "s1"]["spec"]["devices"].append(tainted)
+    for name, since in (("gpu-5", "09:00"), ("gpu-6", "10:30")):
+        taint = {"key": "x", "effect": "NoSchedule", "timeAdded": f"2026-11-30T{since}:00Z"}
+        kinds["slice"]["", "s1"]["spec"]["devices"].append(device(name, "h100", taints=[taint]))
     kinds["rule"]["", "r"] = taint_rule({"device": "gpu-0"})
     found = built(kinds).by_model(1796036400.0)["h100"]  # 2026-11-30T11:00:00Z
-    assert found.unusable == {"taint bad:NoSchedule": Unusable(1, 3600.0), "taint x:NoSchedule": Unusable(1, 7200.0)}
-    assert (found.published, found.healthy) == (6, 4)
+    assert found.unusable == {"taint bad:NoSchedule": Unusable(1, 3600.0), "taint x:NoSchedule": Unusable(2, 7200.0)}
+    assert (found.published, found.healthy) == (7, 4)
 
 
 def test_a_device_in_two_claims_is_told_and_a_share_or_admin_access_is_not_one() -> None:
@@ -207,6 +206,15 @@ def test_a_device_in_two_claims_is_told_and_a_share_or_admin_access_is_not_one()
     assert capacity.doubled() == {("gpu.nvidia.com", "n1", "gpu-0"): (("b1", "d"), ("m1", "a"))}
     capacity.drop_claim(("m1", "a"))
     assert capacity.doubled() == {}
+
+
+def test_a_slice_that_goes_to_another_pool_leaves_its_old_one_right() -> None:
+    """Two slices where one was promised: none of the pool counts, until one of them belongs to another pool."""
+    capacity = built(fleet())
+    capacity.set_slice(("", "s2"), slice_of("n1", [device("gpu-9", "h100")]))
+    assert capacity.by_model(NOW)["h100"].healthy == 0
+    capacity.set_slice(("", "s2"), slice_of("n1", [device("gpu-9", "h100")], pool="other"))
+    assert capacity.by_model(NOW)["h100"].healthy == 6
 
 
 def test_turns_of_health_are_counted_by_model() -> None:

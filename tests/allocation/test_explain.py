@@ -384,3 +384,19 @@ def test_the_version_that_new_pods_get_is_told() -> None:
     assert explained(N1, asking("p", version=6)).notes == (
         "its claims are of training@6; new Pods here get training@7",
     )
+
+
+@pytest.mark.parametrize(("root", "code"), [("other", "topology"), ("pci0000:00", "")])
+def test_a_companion_on_another_root(root: str, code: str) -> None:
+    nic = {"name": "nic", "exactly": {"deviceClassName": "nic.example", "allocationMode": "ExactCount", "count": 1}}
+    agree = {"requests": ["gpu", "nic"], "matchAttribute": "resource.kubernetes.io/pcieRoot"}
+    spec = {"devices": {"requests": [{"name": "gpu", **alternatives("h100")}, nic], "constraints": [agree]}}
+    found = explained(
+        N1,
+        parts.device_class("nic.example", "nic.example"),
+        resource_slice("n1", gpu("g0")),
+        resource_slice("n1", gpu("card", root=root), driver="nic.example"),
+        pod("p", entries={"e": {"resourceClaimName": "c"}}),
+        claim("c", spec=spec),
+    )
+    assert codes(first(found)) == ([(code, 1)] if code else [])

@@ -87,3 +87,17 @@ def test_a_device_does_not_follow_its_source() -> None:
 def test_refused_with_the_path(device: dict[str, Any], path: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(path)}"):
         device_of("d", device)
+
+
+def test_what_is_remembered_is_what_would_be_read() -> None:
+    """One text as string, version and capacity stays three values; what cannot be read is refused each time."""
+    raw = {
+        "attributes": {"a": {"string": "1.0.0"}, "b": {"version": "1.0.0"}, "c": {"bool": True}, "d": {"int": 1}},
+        "capacity": {"e": {"value": "1"}, "f": {"value": 1}},
+    }
+    known: dict[tuple[str, str], object] = {}
+    for _ in range(2):
+        assert device_of("x.example", raw, known) == device_of("x.example", raw)
+        with pytest.raises(ValueError, match=r"attributes\[a\]"):
+            device_of("x.example", {"attributes": {"a": {"version": "one"}}}, known)
+    assert device_of("x.example", raw, known).attributes["x.example"]["a"] == "1.0.0"

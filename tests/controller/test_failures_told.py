@@ -45,7 +45,7 @@ def decided(seen: Mapping[str, Any], seconds: float | None = None) -> Decision |
         places=int(facts.get("fits_without_bad_device", False)),
         unusable=unusable,
     )
-    fleet = Fleet(lambda *_: [counts], lambda _: "h100", _not_inverted, lambda _: bool(facts.get("node_ready", True)))
+    fleet = Fleet(lambda *_: [counts], lambda _: "h100", _inverted, lambda _: bool(facts.get("node_ready", True)))
     pod = read_pod(seen["pod"])
     if pod is None:
         return None
@@ -62,8 +62,8 @@ def decided(seen: Mapping[str, Any], seconds: float | None = None) -> Decision |
     return decide(pod, claims, "lilac", fleet, NOW, Heard(seen["version"], NOW - waited, seen["events"]))
 
 
-def _not_inverted(*_: object) -> Inversion:
-    raise AssertionError("a Pod of one candidate can't be inverted")
+def _inverted(*_: object) -> Inversion:
+    return Inversion("taint", "for a reason that is not of interest here")
 
 
 def sample(metrics: DecisionMetrics, name: str, **labels: str) -> float:
@@ -133,3 +133,10 @@ def test_what_comes_after_the_allocation_is_told_once_and_taken_back() -> None:
     assert sample(metrics, "dra_gate_bind_failures_total", reason="binding-failed") == 1
     labels = {"tenant": "lilac", "policy": "train@1", "model": "h100", "rank": "1"}
     assert sample(metrics, "dra_gate_allocations_total", **labels) == 0
+
+
+def test_a_pod_that_has_ended_is_kept_only_if_there_is_something_to_tell() -> None:
+    seen = recorded("plugin-admission-error")
+    assert read_pod(seen["pod"]) is not None
+    for ended in ({"phase": "Succeeded"}, {"phase": "Failed", "reason": "Evicted"}):
+        assert read_pod(seen["pod"] | {"status": ended}) is None

@@ -50,6 +50,7 @@ REPLICAS = 10  # Pods of one owner
 MOST_ILL = 8  # nodes that something is wrong with at a time, so that the Pods still find a place
 QUIET_SECONDS = 150.0  # Pod GC takes 79 s to free what a lost node held, an eviction up to a budget's refill
 RULE = "chaos-"
+SHORT = "This run is shorter than the 30 minutes that are meant, too short to\ncall the memory flat or not."
 
 
 # -- what befalls them ------------------------------------------------------------------------------------------------
@@ -467,6 +468,7 @@ def page(found: Run, command: str) -> str:
     done = "".join(f"| {what} | {times} |\n" for what, times in sorted(found.done.items()))
     ends = "".join(f"| {what} | {times} |\n" for what, times in sorted(found.ends.items()))
     wrong = "".join(f"\n- {line}" for line in found.wrong) or " none"
+    short = f" {SHORT}" if found.minutes < 30 else ""
     return f"""# Pods on devices that fall ill
 
 Made by `{command}` on {dt.datetime.now(dt.UTC).date()} at commit {commit()}, seed {found.seed}:
@@ -491,7 +493,7 @@ Lease), at most {max(calls)} in one second and {busiest(calls):.1f} a second ove
 ![Requests a second](health-calls.svg)
 
 Memory of the controller (PSS) after its last start: {min(last):.1f} to {max(last):.1f} MiB,
-slope {found.slope:+.1f} MiB an hour.
+slope {found.slope:+.1f} MiB an hour.{short}
 
 ![Memory](health-memory.svg)
 """

@@ -132,6 +132,10 @@ def test_what_is_none_of_ours() -> None:
     assert row(pod(nodeName="n", status={"containerStatuses": [{"state": crashed}]})) is None
     preempted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
     assert row(pod(nodeName="n", status={"conditions": [preempted]})) is None
+    over = {"type": "DisruptionTarget", "status": "False", "reason": "DeletionByPodGC"}
+    assert row(pod(nodeName="n", status={"conditions": [over]})) is None
+    passed = {"type": "PodScheduled", "status": "True", "reason": "Unschedulable", "message": CANNOT}
+    assert row(pod(status={"conditions": [passed]})) is None
     assert row(pod("Unschedulable", "no idea"), seconds=31) == "scheduling-failed"
     assert row(pod("Unschedulable", "no idea"), version="v1.34.2") == "scheduling-failed"
 

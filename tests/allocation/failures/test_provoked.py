@@ -165,7 +165,7 @@ def test_a_claim_over_quota_and_late_after_it(api: Api, namespace: str, hold: Ho
     api.create(template_pod("p", "plain"), namespace)
     failure = hold("claim-over-quota", "retryable", "wait", namespace, "p")
     assert "exceeded quota: none" in failure.text
-    time.sleep(8)  # by now the next attempt is as far away
+    time.sleep(12)  # attempts come 0.005 s * 2^n apart: the next one 20 s after the first
     more = {"count/resourceclaims.resource.k8s.io": "9"}
     api.patch("resourcequotas", "none", {"spec": {"hard": more}}, namespace)
     api.wait("resourcequotas", "none", namespace, lambda found: found["status"].get("hard") == more)

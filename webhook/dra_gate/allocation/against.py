@@ -13,7 +13,7 @@ from typing import Any
 from dra_gate.allocation.allocator import Allocator
 from dra_gate.allocation.explanation import Reason
 from dra_gate.allocation.outcome import Outcome
-from dra_gate.allocation.podclaims import PodClaim, count_of
+from dra_gate.allocation.podclaims import PodClaim
 from dra_gate.allocation.wanted import Wanted
 from dra_gate.kube.claim import Alternative, Request, requests
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
@@ -96,13 +96,10 @@ def against(asked: Asked, node: str, answer: Outcome, allocator: Allocator) -> I
 
     if not could(asked.alone(constraints=False, others=False)):
         yield from _examined(asked, node, allocator)
-    elif not could(asked.alone(others=False)):
-        told = f"its devices have to agree on {asked.agreed()}, and no {count_of(asked.alternative)} free ones do"
-        yield Reason("topology", told)
     elif could(asked.alone()):
         yield _other_claim(asked, node, allocator)
     elif could(asked.alone(constraints=False)):
-        told = f"its devices and those beside them have to agree on {asked.agreed()}, and no free ones do"
+        told = f"what the claim is given has to agree on {asked.agreed()}, and nothing free on one node does"
         yield Reason("topology", told)
     else:
         for other in requests(mapping(at(asked.claim.obj, "spec"))):

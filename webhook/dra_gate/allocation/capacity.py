@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from dra_gate.cel import BudgetExceeded, CelError, Device, EvaluationError, Program, compile, device_of  # noqa: A004
+from dra_gate.kube.node import node_problem
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.kube.taint import BLOCKING, tolerated
 from dra_gate.policy.compile import model_selector, words
@@ -262,7 +263,8 @@ class Capacity:
 
     def set_node(self, key: Key, obj: Object) -> None:
         """A Node was made or changed."""
-        problem = _node_problem(obj)
+        found = node_problem(obj)
+        problem = f"node {found}" if found else ""
         if self._nodes.get(key[1]) != problem:
             self._nodes[key[1]] = problem
             self._node_changed(key[1])
@@ -658,13 +660,6 @@ def _whole(value: object) -> int:
 
 def _taint(raw: Object) -> _Taint:
     return _Taint(*(intern(text(raw.get(word))) for word in ("key", "value", "effect", "timeAdded")))
-
-
-def _node_problem(node: Object) -> str:
-    conditions = (mapping(one) for one in sequence(at(node, "status", "conditions")))
-    if not any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions):
-        return NOT_READY
-    return CORDONED if at(node, "spec", "unschedulable") is True else ""
 
 
 def _age(since: str, now: float) -> float | None:

@@ -80,6 +80,7 @@ class Explainer:
         self._fleet = Fleet(snapshot)
         self.reached = sorted({node for device in self._fleet.devices for node in device.nodes})
         self._selectors = Selectors()
+        self._members: dict[str, list[tuple[Published, str]]] = {}
         self._allocator = Allocator(snapshot)
         self._room = Room(snapshot.pods, snapshot.classes)
 
@@ -260,13 +261,9 @@ class Explainer:
         if name not in self._classes:
             tally.no_class(name)
             return tally
-        selectors = sequence(at(self._classes[name], "spec", "selectors"))
-        of_class = [text(at(one, "cel", "expression")) for one in selectors]
-        for device in self._fleet.devices:
-            failed, error = self._selectors.first_failing(of_class, device)
-            if failed >= 0:
-                if error:
-                    tally.wrong(device, f"class {name}: {error}")
+        for device, wrong in self._of_class(name):
+            if wrong:
+                tally.wrong(device, f"class {name}: {wrong}")
                 continue
             failed, error = self._selectors.first_failing(asked.alternative.selectors, device)
             if error:
@@ -276,6 +273,16 @@ class Explainer:
                 held = self._fleet.held(device, view.ignore)
                 tally.add(device, word, [*self._against(device, asked, view)], held)
         return tally
+
+    def _of_class(self, name: str) -> list[tuple[Published, str]]:
+        """The devices of a class, and with the error those that its selectors fail on. Asked once for all."""
+        found = self._members.get(name)
+        if found is None:
+            listed = sequence(at(self._classes[name], "spec", "selectors"))
+            selectors = [text(at(one, "cel", "expression")) for one in listed]
+            judged = ((one, *self._selectors.first_failing(selectors, one)) for one in self._fleet.devices)
+            found = self._members[name] = [(one, error) for one, failed, error in judged if failed < 0 or error]
+        return found
 
     def _against(self, device: Published, asked: Asked, view: _View) -> Iterator[tuple[str, str]]:
         """What keeps a device from the Pod, the first thing first; the policy and holders aside."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dra_gate.allocation.node_selector import node_matches
 from dra_gate.allocation.snapshot import Snapshot
 from dra_gate.cel import BudgetExceeded, CelError, Device, EvaluationError, Program, compile, device_of  # noqa: A004
+from dra_gate.cel.device import Known
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.kube.taint import BLOCKING
 
@@ -52,6 +53,7 @@ class Fleet:
     """All devices of a snapshot, and who holds them. Claims whose UID is in `ignore` hold nothing."""
 
     def __init__(self, snapshot: Snapshot) -> None:
+        self._known: Known = {}
         self._nodes = {text(at(node, "metadata", "name")): node for node in snapshot.nodes}
         self.devices = tuple(self._published(snapshot))
         self.holders = _holders(snapshot.claims)
@@ -103,7 +105,7 @@ class Fleet:
                             for t in (*map(mapping, sequence(raw.get("taints"))), *taints)
                             if at(t, "effect") in BLOCKING
                         ),
-                        _device(key[0], raw),
+                        _device(key[0], raw, self._known),
                         raw,
                     )
 
@@ -147,9 +149,9 @@ def _compiled(expression: str) -> Program | str:
         return f"it does not compile: {error}"
 
 
-def _device(driver: str, raw: Object) -> Device | None:
+def _device(driver: str, raw: Object, known: Known) -> Device | None:
     try:
-        return device_of(driver, raw)
+        return device_of(driver, raw, known)
     except ValueError:
         return None
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dra_gate.allocation.asked import Claim
-from dra_gate.allocation.pools import Slices, View
+from dra_gate.allocation.pools import Device, Slices, View
 from dra_gate.allocation.problems import CannotEvaluate
+from dra_gate.kube.raw import mapping
 
 _VERSION: Final = re.compile(r"v?1\.([0-9]+)(?:[.+-].*)?", re.ASCII)
 _DEFAULTS: Final[dict[str, bool]] = {  # what selects the allocator "incubating" in 1.36 and 1.37, and steers it
@@ -61,14 +62,17 @@ def rules_of(version: str, gates: Mapping[str, bool]) -> Rules:
 def refuse_what_changed(view: View, claims: Sequence[Claim], slices: Slices) -> None:
     """Raises CannotEvaluate for what the allocator of 1.36 does in its own way.
 
-    It charges counters for devices that it then rejects and keeps them by the name of the pool alone, forgets that a
-    device is shared once a share is put back, and compares distinctAttribute with one device of a request only.
+    It knows no list attributes, charges counters for devices that it then rejects and keeps them by the name of the
+    pool alone, forgets that a device is shared once a share is put back, and compares distinctAttribute with one device
+    of a request only.
     """
     found = ""
     if slices.has_counters:
         found = "counters"
     elif any(device.multiple for device, _ in view.devices):
         found = "devices that are shared"
+    elif any(_has_lists(device) for device, _ in view.devices):
+        found = "list attributes"
     for claim in claims:
         if any(constraint is not None and constraint.distinct for constraint in claim.constraints):
             found = "distinctAttribute"
@@ -76,3 +80,8 @@ def refuse_what_changed(view: View, claims: Sequence[Claim], slices: Slices) -> 
             found = "capacity requests"
     if found:
         raise CannotEvaluate(f"{found} in Kubernetes 1.36: restated here for 1.37 only")
+
+
+def _has_lists(device: Device) -> bool:
+    attributes = mapping(device.raw.get("attributes")).values()
+    return any(isinstance(value, list) for attribute in attributes for value in mapping(attribute).values())

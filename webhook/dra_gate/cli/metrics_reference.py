@@ -71,7 +71,6 @@ def controller_metrics() -> list[Described]:
     registry.register(GateController(client, templates, identity="", leading=bool))
     registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=lambda: True))
     registry.register(CertificateController(client, "", settings, identity="", leading=bool))
-    registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=bool))
     registry.register(HealthController(client, list, list, recreate=True, identity="", leading=bool))
     decisions = DecisionMetrics(Standing)
     registry.register(decisions)

@@ -30,6 +30,7 @@ EXTENDED = "resource.kubernetes.io/extended-resource-claim"  # annotation of cla
 SILENT_SECONDS = 5.0  # a Pod that waits for its turn or its claim no longer than this is not worth a word
 BOUND_SECONDS = 10.0  # nor is one that a node has not started yet
 Stage = Literal["held", "claimless", "scheduling", "binding", "bound", "running", "going"]
+_ANY_VERSION = "1.37"  # what is said of a Pod that has ended is said so by each
 _MESSAGE_BYTES = 2048
 _SAID_BYTES = 300
 _KEPT_OFF = ("affinity", "taint", "resources", "unknown-node")  # what tells, too, why a Pod is not scheduled at all
@@ -164,9 +165,14 @@ class Decision:
 
 
 def read_pod(pod: Object) -> PodSeen | None:
-    """The Pod as decisions read it; None for one without claims."""
+    """The Pod as decisions read it; None for one without claims, or that has ended with nothing to tell of its devices:
+    there may be thousands of these.
+    """
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
-    if not claim_entries(pod):
+    evidence = failures.evidence(pod)
+    if not claim_entries(pod) or (
+        is_finished(pod) and failures.classify(evidence, (), (), _ANY_VERSION, failures.Facts()) is None
+    ):
         return None
     generated = {
         text(mapping(one).get("name")): text(mapping(one).get("resourceClaimName"))
@@ -193,7 +199,7 @@ def read_pod(pod: Object) -> PodSeen | None:
         told=_told(conditions.get(CONDITION)),
         model=text(annotations.get(stamps.MODEL)),
         spec={"spec": {word: spec[word] for word in words if spec.get(word)}},
-        evidence=failures.evidence(pod),
+        evidence=evidence,
     )
 
 

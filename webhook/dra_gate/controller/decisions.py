@@ -29,7 +29,7 @@ from dra_gate.allocation.inversion import Inversion, Room
 from dra_gate.allocation.record import DecisionRecord, chain, clipped, dumps
 from dra_gate.cluster import shapes
 from dra_gate.cluster.client import STRATEGIC_PATCH, ApiError, Client, ClusterError, Conflict, NotFound
-from dra_gate.cluster.facts import DRA, PATHS, Key, KindSink
+from dra_gate.cluster.facts import PATHS, TAINT_RULES, Key, KindSink
 from dra_gate.cluster.reflector import Backoff, Reflector
 from dra_gate.controller.decision_log import DecisionLog
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
@@ -59,7 +59,6 @@ RULES_SECONDS = 10.0  # an API server before 1.37 has no taint rules: they are w
 RECENT = 100
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
 _CLAIM = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
-_TAINT_RULES = DRA + "devicetaintrules"
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class DecisionController(Collector):
                 ("Namespace", PATHS["Namespace"], self._set_namespace, self._drop_namespace, shapes.Namespace),
                 ("Node", PATHS["Node"], self._set_node, self._drop_node, shapes.FullNode),
                 ("DeviceClass", PATHS["DeviceClass"], capacity.set_class, capacity.drop_class, shapes.Spec),
-                ("DeviceTaintRule", _TAINT_RULES, capacity.set_taint_rule, capacity.drop_taint_rule, shapes.Spec),
+                ("DeviceTaintRule", TAINT_RULES, capacity.set_taint_rule, capacity.drop_taint_rule, shapes.Spec),
                 ("ResourceSlice", PATHS["ResourceSlice"], capacity.set_slice, capacity.drop_slice, shapes.Spec),
                 ("ResourceClaim", PATHS["ResourceClaim"], self._set_claim, self._drop_claim, shapes.LabelledClaim),
                 ("Pod", PATHS["Pod"], self._set_pod, self._drop_pod, shapes.PlacedPod),

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dra_gate.cel import Device, device_of
+from dra_gate.kube.node import node_problem
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
-
-_BLOCKING = ("NoSchedule", "NoExecute")  # effects that keep claims without a toleration away
+from dra_gate.kube.taint import BLOCKING
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ def _taint(driver: str, pool: str, raw: Object, rules: list[Object]) -> str:
         # Without a selector a rule selects nothing: resource.k8s.io/v1 DeviceTaintRuleSpec.
         if isinstance(selector, dict) and all(selector.get(key) in (None, value) for key, value in wanted.items()):
             taints.append(mapping(at(rule, "spec", "taint")))
-    blocking = (taint for taint in taints if taint.get("effect") in _BLOCKING)
+    blocking = (taint for taint in taints if taint.get("effect") in BLOCKING)
     return next((f"tainted {taint.get('key')}:{taint.get('effect')}" for taint in blocking), "")
 
 
@@ -102,12 +102,5 @@ def _node_problem(name: str, nodes: Mapping[str, Object] | None) -> str:
         return ""
     if name not in nodes:
         return f"node {name} is gone"
-    node = nodes[name]
-    ready = [
-        mapping(condition).get("status")
-        for condition in sequence(at(node, "status", "conditions"))
-        if mapping(condition).get("type") == "Ready"
-    ]
-    if ready and ready != ["True"]:
-        return f"node {name} is not ready"
-    return f"node {name} is cordoned" if at(node, "spec", "unschedulable") is True else ""
+    found = node_problem(nodes[name])
+    return f"node {name} is {found}" if found else ""
