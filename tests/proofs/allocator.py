@@ -124,11 +124,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="seed of the first; default: %(default)s")
     parser.add_argument("--no-live", action="store_true", help="leave the control plane out, and write nothing")
     arguments = parser.parse_args()
+    head = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(head, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
     with ProcessPoolExecutor(1) as beside:  # it waits more than it works
         pods = None if arguments.no_live else beside.submit(judge_live, LIVE_CLUSTERS, LIVE_PODS)
         tally = judge_all(arguments.first, arguments.questions)
         keep(tally.disagreeing[:10])
-        lines = generated_report(tally, arguments.first)
+        lines = generated_report(tally, arguments.first, commit)
         problems = [f"seed {seed}" for seed in tally.disagreeing]
         if pods is not None:
             judged = pods.result()
@@ -140,16 +142,15 @@ def main() -> int:
     return bool(problems) or sum(tally.unanswered.values()) > 0.02 * tally.nodes
 
 
-def generated_report(tally: Tally, first: int) -> list[str]:
+def generated_report(tally: Tally, first: int, commit: str) -> list[str]:
     """The page's head and what the generated questions came to."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     unanswered = sum(tally.unanswered.values())
     ratios = sorted(ours / theirs for ours, theirs in zip(tally.ours, tally.theirs, strict=True))
     percentiles = statistics.quantiles(ratios, n=100)
     lines = [
         "# The restated allocator beside kube-scheduler's",
         "",
-        f"Made by `make prove-allocator` on {dt.datetime.now(dt.UTC):%Y-%m-%d} at commit {commit.strip()}.",
+        f"Made by `make prove-allocator` on {dt.datetime.now(dt.UTC):%Y-%m-%d} at commit {commit}.",
         "",
         "`allocation/allocator.py` restates the allocator of kube-scheduler 1.37.2. Here it answers the same questions",
         "as the original (`k8s.io/dynamic-resource-allocation`, with the scheduler's features, gathered devices and",
