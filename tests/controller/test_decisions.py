@@ -49,12 +49,14 @@ def version(request: Request) -> Answer | None:
 
 
 def failing(times: float, code: int) -> Fault:
-    """Writes are answered by `code` for so many seconds."""
-    until = time.monotonic() + times
+    """Writes are answered by `code` for so many seconds, from the first one on."""
+    until: list[float] = []
 
     def fault(request: Request) -> Answer | None:
-        if request.method != "GET" and time.monotonic() < until:
-            return code, status(code, "Fault"), {}
+        if request.method != "GET":
+            until.append(time.monotonic() + times)
+            if time.monotonic() < until[0]:
+                return code, status(code, "Fault"), {}
         return version(request)
 
     return fault
