@@ -400,3 +400,135 @@ def test_a_companion_on_another_root(root: str, code: str) -> None:
         claim("c", spec=spec),
     )
     assert codes(first(found)) == ([(code, 1)] if code else [])
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+NOT_JUDGED: dict[str, dict[str, Any]] = {
+    "affinity to other Pods": {"affinity": {"podAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}},
+    "anti-affinity to other Pods": {"affinity": {"podAntiAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}},
+    "spreading": {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]},
+    "host ports": {"initContainers": [{"name": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}]},
+    "volumes": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]},
+}
+JUDGED: dict[str, dict[str, Any]] = {
+    "preferred": {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}},
+    "spread if possible": {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
+    "volumes had anywhere": {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "projected": {}}]},
+    "ports of its own": {"initContainers": [{"name": "i", "ports": [{"containerPort": 80}]}]},
+}
+
+
+def inverted(*objects: Any, **spec: Any) -> Explanation:
+    slices = [resource_slice("n1", gpu("g1", "a100")), resource_slice("n2", gpu("g0"))]
+    asks = asking("p", on="n1", given=[("gpu/a100", "n1", "g1")], **spec)
+    return explained(N1, *(objects or (N2,)), *slices, asks)
+
+
+@pytest.mark.parametrize("what", NOT_JUDGED)
+def test_what_is_not_judged_is_said_and_nothing_is_told_against_it(what: str) -> None:
+    found = inverted(**NOT_JUDGED[what])
+    assert (first(found).fate, codes(first(found))) == ("not judged", [("not-judged", 0)])
+    assert f"the Pod's {what} may" in first(found).reasons[0].text
+    told = text_of(found)
+    assert f"note: not judged here, and perhaps the reason: the Pod's {what}" in told
+    assert "could have been had" not in told
+    assert "possible on" not in told
+
+
+@pytest.mark.parametrize("what", JUDGED)
+def test_what_keeps_a_pod_off_no_node_needs_no_word(what: str) -> None:
+    found = inverted(**JUDGED[what])
+    assert (first(found).fate, codes(first(found))) == ("possible", [("inversion", 0)])
+    assert "not judged" not in text_of(found)
+
+
+def test_a_pod_that_waits_is_told_what_is_not_judged() -> None:
+    found = explained(N1, resource_slice("n1", gpu("g0")), asking("p", **NOT_JUDGED["spreading"]))
+    assert first(found).fate == "not judged"
+    assert found.notes == ("not judged here, and perhaps the reason: the Pod's spreading",)
+
+
+def test_a_taint_that_the_scheduler_avoids_is_named() -> None:
+    avoided = node("n2", taints=[{"key": "flaky", "effect": "PreferNoSchedule"}])
+    assert "n2 has node taint flaky:PreferNoSchedule" in first(inverted(avoided)).reasons[0].text
+    tolerant = inverted(avoided, tolerations=[{"key": "flaky", "operator": "Exists"}])
+    assert "flaky" not in text_of(tolerant)
+
+
+def test_an_attribute_to_agree_on_that_is_not_published() -> None:
+    bare = [gpu(name) for name in ("g0", "g1")]
+    for device in bare:
+        device["attributes"].pop("resource.kubernetes.io/pcieRoot")  # type: ignore[attr-defined]
+    found = first(explained(N1, resource_slice("n1", *bare), asking("p", 2)))
+    assert codes(found) == [("topology", 2)]
+    assert found.reasons[0].text.endswith("and resource.kubernetes.io/pcieRoot is not published")
+
+
+def test_more_slices_than_the_pool_declares() -> None:
+    slices = [resource_slice("n1", gpu(name), name=name) for name in ("g0", "g1")]
+    found = first(explained(N1, *slices, asking("p")))
+    assert codes(found) == [("incomplete-pool", 2)]
+    assert found.reasons[0].text == (
+        "pool n1 has more slices than it declares: generation 1 has 2 slices and says that it has 1"
+    )
+
+
+def test_a_container_that_needs_the_device_is_named_with_what_it_asks_for() -> None:
+    specs = {
+        "c": {"devices": {"requests": [{"name": "one", **alternatives("h100", "a100")}]}},
+        "d": {"devices": {"requests": [{"name": "one", **alternatives("h100")}]}},
+    }
+    asks = pod("p", entries={name: {"resourceClaimName": name} for name in specs})
+    asks["spec"]["containers"] = [
+        {"name": name, "resources": {"claims": [{"name": entry}]}}
+        for name, entry in (("scorer", "c"), ("trainer", "d"))
+    ]
+    found = explained(N1, resource_slice("n1", gpu("g0")), asks, [claim(name, spec=specs[name]) for name in specs])
+    assert first(found).reasons[0].text == (
+        "container trainer (claim d of the Pod) asks for 1 device of h100 and can only have that if this device is "
+        "left to it: with 1 h100 for scorer it gets nothing"
+    )
+
+
+def test_what_the_scheduler_said_before_the_claim_went_is_left_out() -> None:
+    asks, made = asking("p")
+    said = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+    asks = {**asks, "status": {**asks["status"], "conditions": [said]}}
+    there = {"kind": "ResourceClaimTemplate", **template().manifest("research")}
+    gone = explained(N1, resource_slice("n1", gpu("g0")), there, asks)
+    assert [cause.code for cause in gone.causes] == ["claim-not-made"]
+    assert "0/1 nodes" not in text_of(gone)
+    assert "0/1 nodes" in text_of(explained(N1, resource_slice("n1", gpu("g0")), there, asks, made))
+
+
+@pytest.mark.parametrize("where", ["claim research/c", "template mine", "DeviceClass slots"])
+def test_a_missing_key_is_mended_where_the_expression_stands(where: str) -> None:
+    expression = "device.attributes['gpu.nvidia.com'].slot == 3"
+    slots = parts.device_class("slots", parts.GPU)
+    if where.startswith("DeviceClass"):
+        slots["spec"]["selectors"] = [{"cel": {"expression": expression}}]
+        spec = exactly(device_class="slots")
+    else:
+        spec = exactly(expression)
+    source = {"resourceClaimTemplateName": "mine"} if where == "template mine" else {"resourceClaimName": "c"}
+    asks, made = pod("p", entries={"e": source}), claim("c", owner="p", entry="e", spec=spec)
+    told = explained(N1, slots, resource_slice("n1", gpu("g0")), asks, made).causes[0].text
+    assert f"The expression stands in {where}: write has(x) && … before" in told
+    assert told.endswith("or have the driver on n1 publish it")
+    assert "orValue" not in told
+
+
+def test_devices_in_use_on_a_node_that_is_not_for_the_pod() -> None:
+    found = first(explained(node("n1", unschedulable=True), resource_slice("n1", gpu("g0")), held("g0"), asking("p")))
+    assert (counts(found), codes(found)) == ((1, 0, 1, 0), [("cordoned", 1)])
+    assert found.reasons[0].text == "cordoned (1 of them in use)"
+    apart = {"nodeSelector": {"pool": "research"}}
+    found = first(explained(N1, resource_slice("n1", gpu("g0"), gpu("g1")), held("g0"), asking("p", **apart)))
+    assert (counts(found), codes(found)) == ((2, 2, 2, 1), [("node-selector", 2)])
+    assert found.reasons[0].text.endswith("(1 of them in use)")
+
+
+def test_a_choice_of_an_older_version_says_what_it_does_not_have() -> None:
+    slices = resource_slice("n1", gpu("g0"), gpu("g1", "a100"))
+    found = explained(N1, slices, asking("p", version=6, on="n1", given=[("gpu/a100", "n1", "g1")]))
+    assert "a100 (choice 1 of 2 in training@6, which does not have h100)" in text_of(found)

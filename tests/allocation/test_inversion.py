@@ -75,6 +75,23 @@ def test_a_taint_that_only_prefers_keeps_nobody_off() -> None:
     assert why(pod(), taints=(("k", "v", "PreferNoSchedule"),)) == "score"
 
 
+def test_a_taint_that_only_prefers_is_named() -> None:
+    there = Room(taints=(("flaky", "", "PreferNoSchedule"),), free=FREE)
+    found = inversion(pod(), "here", ["there"], {"there": there}.get, 3)
+    assert found.text.endswith("one has taint flaky:PreferNoSchedule")
+    tolerant = pod(tolerations=[{"operator": "Exists"}])
+    assert "flaky" not in inversion(tolerant, "here", ["there"], {"there": there}.get, 3).text
+
+
+def test_what_is_not_judged_may_be_why() -> None:
+    apart = pod(affinity={"podAntiAffinity": {REQUIRED: [{"topologyKey": "zone"}]}})
+    assert why(apart) == "not-judged"
+    assert why(apart, nodes=101) == "not-judged"
+    assert why(apart, free={}) == "resources"
+    text = inversion(apart, "here", ["there"], {"there": Room(free=FREE)}.get, 3).text
+    assert text == "perhaps for its anti-affinity to other Pods, which the gate does not judge"
+
+
 def test_above_a_hundred_nodes_sampling_may_be_why() -> None:
     assert why(pod(), nodes=100) == "score"
     assert why(pod(), nodes=101) == "sampling"

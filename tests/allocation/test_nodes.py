@@ -13,7 +13,8 @@ def test_scores_are_normalised_by_the_highest() -> None:
     best = best_nodes({"c": allocated(6), "b": allocated(7), "a": allocated(8), "none": Outcome("impossible")})
     assert best.scores == {"a": 100, "b": 87, "c": 75}
     assert (best.nodes, best.score, best.certain) == (("a",), 100, False)
-    assert best.chance == ("other score plugins outweigh the devices of a node if they prefer another by 26 points",)
+    assert [words.startswith("a node with a lower choice can win all the same") for words in best.chance] == [True]
+    assert "points" not in best.chance[0]
 
 
 def test_the_second_choice_is_best_where_there_is_no_first() -> None:

@@ -100,3 +100,17 @@ def test_other_bytes_are_refused(data: bytes, words: str) -> None:
 
 def test_an_empty_snapshot() -> None:
     assert loads(dumps(Snapshot("v1.37.2"))) == Snapshot("v1.37.2")
+
+
+def test_of_volumes_and_ports_only_what_binds_a_pod_to_nodes_is_kept() -> None:
+    spec = {
+        "containers": [
+            {"name": "c", "ports": [{"name": SECRET, "containerPort": 80, "hostPort": 80}, {"hostPort": 0}]}
+        ],
+        "volumes": [{"name": SECRET, "persistentVolumeClaim": {"claimName": SECRET}}, {"name": SECRET, "emptyDir": {}}],
+    }
+    snapshot = snapshot_of([{"kind": "Pod", "metadata": {"name": "p"}, "spec": spec}], version="v1.37.2")
+    assert snapshot.pods[0]["spec"] == {
+        "containers": [{"name": "c", "ports": [{"hostPort": 80}]}],
+        "volumes": [{"persistentVolumeClaim": {}}],
+    }

@@ -6,17 +6,19 @@ out until it says yes: what was left out last is the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dra_gate.allocation.allocator import Allocator
+from dra_gate.allocation.constraints import NOT_PUBLISHED
 from dra_gate.allocation.explanation import Reason
 from dra_gate.allocation.outcome import Outcome
-from dra_gate.allocation.podclaims import PodClaim
+from dra_gate.allocation.podclaims import PodClaim, count_of
 from dra_gate.allocation.wanted import Wanted
 from dra_gate.kube.claim import Alternative, Request, requests
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.policy.words import listed, many
 
 _CHECKS = {
     "node": "the device is not for the node",
@@ -30,7 +32,9 @@ _KNOWN = frozenset({"", "in-use", "class-selector", "selector"})  # counted devi
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One alternative as it is asked for: `claims` are all of the Pod that are known, `claim` is the one it is in."""
+    """One alternative as it is asked for: `claims` are all of the Pod that are known, `claim` is the one it is in.
+    `users` are the containers by claim entry.
+    """
 
     claims: Sequence[PodClaim]
     claim: PodClaim
@@ -38,6 +42,7 @@ class Asked:
     alternative: Alternative
     wanted: Wanted
     rank: int
+    users: Mapping[str, tuple[str, ...]]
 
     def only(self, without: PodClaim | None = None) -> list[Object]:
         """The Pod's claims as they were before allocation, with this alternative and no other for its request."""
@@ -99,12 +104,14 @@ def against(asked: Asked, node: str, answer: Outcome, allocator: Allocator) -> I
     elif could(asked.alone()):
         yield _other_claim(asked, node, allocator)
     elif could(asked.alone(constraints=False)):
-        told = f"what the claim is given has to agree on {asked.agreed()}, and nothing free on one node does"
-        yield Reason("topology", told)
+        missing = _not_published(asked, node, allocator)
+        why = listed(missing) if missing else "nothing free on one node does"
+        yield Reason("topology", f"what the claim is given has to agree on {asked.agreed()}, and {why}")
     else:
         for other in requests(mapping(at(asked.claim.obj, "spec"))):
             if other.name != asked.request.name:
-                yield _beside(asked, f"request {other.name} of the claim", could(asked.other(other.name)))
+                what = f"request {other.name} of the claim"
+                yield _beside(asked, f"{what} asks for {_asks(other)} and", what, could(asked.other(other.name)))
                 return
 
 
@@ -112,17 +119,41 @@ def _other_claim(asked: Asked, node: str, allocator: Allocator) -> Reason:
     for claim in asked.claims:
         if claim is not asked.claim and allocator.allocate(node, asked.only(claim)).kind == "allocated":
             single = allocator.allocate(node, [unallocated(claim.obj)])
-            return _beside(asked, f"claim {claim.entry} of the Pod", single.kind == "allocated")
+            users = asked.users.get(claim.entry, ())
+            what = f"claim {claim.entry} of the Pod"
+            who = f"container {listed(users)} ({what})" if users else what
+            asks = listed([_asks(one) for one in requests(mapping(at(claim.obj, "spec")))])
+            return _beside(asked, f"{who} asks for {asks} and", who, single.kind == "allocated")
     return Reason(
         "backtracking", f"the Pod's {len(asked.claims)} claims cannot all be had with {asked.wanted.name} here"
     )
 
 
-def _beside(asked: Asked, what: str, possible: bool) -> Reason:
+def _beside(asked: Asked, asks: str, what: str, possible: bool) -> Reason:
     """`what` could be had by itself, so it is after the same device; or it could not, whatever is given here."""
     if possible:
-        return Reason("backtracking", f"{what} needs the device: with {asked.wanted.name} here it would get nothing")
+        users = asked.users.get(asked.claim.entry, ())
+        here = f" for {listed(users)}" if users else ""
+        taken = f"with {many(count_of(asked.alternative), asked.wanted.name, asked.wanted.name)}{here}"
+        return Reason(
+            "backtracking", f"{asks} can only have that if this device is left to it: {taken} it gets nothing"
+        )
     return Reason("companion", f"{what} has to be had beside it, and cannot be")
+
+
+def _asks(request: Request) -> str:
+    """What a request asks for: `2 devices of h100 or a100`."""
+    counts = dict.fromkeys(map(count_of, request.alternatives))
+    models = listed([one.name or one.device_class for one in request.alternatives], "or")
+    return f"{' or '.join(many(count, 'device') for count in counts)} of {models}"
+
+
+def _not_published(asked: Asked, node: str, allocator: Allocator) -> list[str]:
+    """The attributes to agree on that devices which would do otherwise do not publish, in words."""
+    examined = allocator.examine(node, [asked.alone()]).requests
+    checks = (check for request in examined for check in request.devices if check.check == "constraint")
+    details = (check.detail.partition(": ")[2] for check in checks)  # behind the number of the constraint
+    return [*dict.fromkeys(detail for detail in details if detail.endswith(NOT_PUBLISHED))]
 
 
 def _examined(asked: Asked, node: str, allocator: Allocator) -> Iterator[Reason]:

@@ -36,7 +36,7 @@ def reason_text(reason: Reason) -> str:
 def verdict(explanation: Explanation) -> str:
     """What was given in all, or what is waited for, in one line."""
     given = [
-        f"{request.candidates[request.rank - 1].model} ({_rank(request)}): {', '.join(request.given)}"
+        f"{request.candidates[request.rank - 1].model} ({_rank(claim, request)}): {', '.join(request.given)}"
         if request.rank
         else ", ".join(request.given)
         for claim in explanation.claims
@@ -49,8 +49,8 @@ def verdict(explanation: Explanation) -> str:
         return explanation.causes[0].text
     if not explanation.claims:
         return "it asks for no claims"
-    if any(one.fate == "possible" for one in _candidates(explanation)):
-        return "nothing that is known here stands against it"
+    if any(one.fate in ("possible", "not judged") for one in _candidates(explanation)):
+        return "nothing that is judged here stands against it"
     return "none of its candidates can be had now"
 
 
@@ -89,7 +89,12 @@ def _candidate(candidate: Candidate, width: int) -> Iterator[str]:
         f"{candidate.published:3} published {candidate.healthy:3} healthy "
         f"{candidate.matching:3} matching {candidate.free:3} free"
     )
-    marks = {"given": "  <- given", "possible": f"  possible on {some(candidate.possible)}"}
+    where = some(candidate.possible)
+    marks = {
+        "given": "  <- given",
+        "possible": f"  possible on {where}",
+        "not judged": f"  on {where} if what is not judged allows it",
+    }
     yield f"    {candidate.rank}  {candidate.model:{width}}  {counts}{marks.get(candidate.fate, '')}"
     for reason in candidate.reasons:
         yield f"       {'':{width}}  {reason_text(reason)}"
@@ -105,5 +110,7 @@ def _has_given(explanation: Explanation) -> bool:
     return any(request.given for claim in explanation.claims for request in claim.requests)
 
 
-def _rank(request: RequestExplained) -> str:
-    return f"choice {request.rank} of {sum(1 for one in request.candidates if one.rank)}"
+def _rank(claim: ClaimExplained, request: RequestExplained) -> str:
+    told = f"choice {request.rank} of {sum(1 for one in request.candidates if one.rank)}"
+    without = [one.model for one in request.candidates if not one.rank]
+    return f"{told} in {claim.policy}, which does not have {listed(without, 'or')}" if without else told

@@ -6,6 +6,7 @@ from dra_gate.allocation.asked import Alternative, Constraint
 from dra_gate.allocation.pools import Device
 from dra_gate.kube.raw import Object
 
+NOT_PUBLISHED = "is not published"
 _Value = tuple[str, object]  # kind, value: a number never equals a bool
 _NOT_COMPARED: _Value = ("", None)
 _KINDS = ("string", "int", "bool", "version")
@@ -36,7 +37,7 @@ class Tally:
         """What keeps a device that is not accepted from joining, in words."""
         attribute = device.attribute(self.constraint.attribute)
         if attribute is None:
-            return f"no {self.constraint.attribute}"
+            return f"{self.constraint.attribute} {NOT_PUBLISHED}"
         shown = f"{self.constraint.attribute} is {_shown(_value(attribute))}"
         return f"{shown}, as on another" if self.constraint.distinct else f"{shown}, elsewhere {_shown(self.values[0])}"
 

@@ -20,13 +20,14 @@ from dra_gate.allocation.explanation import (
     Reason,
     RequestExplained,
 )
-from dra_gate.allocation.fit import Obstacle, Room
+from dra_gate.allocation.fit import Obstacle, Room, not_judged
 from dra_gate.allocation.fleet import Fleet, Holder, Published, Selectors
 from dra_gate.allocation.nodes import best_nodes
 from dra_gate.allocation.outcome import Outcome
 from dra_gate.allocation.podclaims import PodClaim, PodClaims, count_of, elsewhere, name_of
 from dra_gate.allocation.state import State
 from dra_gate.allocation.tally import Tally
+from dra_gate.allocation.verdicts import ADVICE
 from dra_gate.allocation.wanted import policy_of, wanted
 from dra_gate.kube.claim import Request, requests
 from dra_gate.kube.pod import claim_entries, containers, is_finished
@@ -34,12 +35,17 @@ from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.kube.taint import tolerated
 from dra_gate.policy.compile import REQUEST
 from dra_gate.policy.model import DevicePolicy, Tenant
-from dra_gate.policy.words import some
+from dra_gate.policy.words import listed, some
 
 GRANT_GATE = "dra-gate.io/grant"
 _SCHEDULER = "default-scheduler"
+_AVOIDED = "PreferNoSchedule"
 _ASKED_NODES = 3  # of the nodes with most free devices, so many are asked why they do not do
 _STOPS = frozenset({"class-missing", "cel-error", "allocator"})  # the scheduler looks at no node then
+# With one of these the scheduler does not look at the Pod again: what it said of it was said before.
+_SILENT = frozenset(
+    {"claim-missing", "claim-not-made", "claim-deleting", "template-missing", "template-version", "quota"}
+)
 _GONE = (Obstacle("node-gone", "the node is gone"),)
 
 
@@ -55,6 +61,8 @@ class _View:
     ignore: frozenset[str]
     obstacles: Mapping[str, tuple[Obstacle, ...]]
     outcomes: Mapping[str, Outcome]  # of a Pod that has nothing yet, by the nodes that take it
+    unknown: tuple[str, ...]  # what the Pod says that is not judged
+    avoided: Mapping[str, str]  # nodes that the scheduler avoids for the Pod, if it can -> for which taint
 
     def fits(self, node: str) -> bool:
         return not self.obstacles.get(node, _GONE)
@@ -109,7 +117,7 @@ class Explainer:
         placed = text(at(pod, "spec", "nodeName"))
         causes = [] if placed or is_finished(pod) else [*self._causes(pod, claims)]
         if not any(cause.code in _STOPS for cause in causes):
-            causes += _fatal(view.outcomes)
+            causes += _fatal(view.outcomes, claims)
         stopped = any(cause.code in _STOPS for cause in causes)
         explained = [self._claim(pod, claim, claims, view, stopped=stopped, devices=devices) for claim in claims]
         policies = dict.fromkeys(claim.policy for claim in explained if claim.policy)
@@ -157,7 +165,8 @@ class Explainer:
         outcomes = {}
         if asked and not placed and not is_finished(pod):
             outcomes = {name: allocator.allocate(name, asked) for name in self.reached if not obstacles[name]}
-        return _View(allocator, ignore, obstacles, outcomes)
+        avoided = {name: taint for name, node in self._nodes.items() if (taint := _avoided_for(pod, node))}
+        return _View(allocator, ignore, obstacles, outcomes, not_judged(pod), avoided)
 
     # What keeps the scheduler from looking
 
@@ -205,21 +214,24 @@ class Explainer:
         # Of a Pod that is placed all claims are asked about as they were before; else those that are still to be given.
         placed = bool(at(pod, "spec", "nodeName"))
         known = [one for one in claims if one.obj is not None and (placed or not one.allocated)]
+        users = {
+            one.entry: tuple(container.name for container in containers(pod) if one.entry in container.claim_names())
+            for one in claims
+        }
         explained = []
         for request in requests(mapping(at(claim.obj, "spec"))):
             rank, given = _given(claim.obj, request)
             found = []
             for position, alternative in enumerate(request.alternatives, 1):
                 what = wanted(request, alternative, policy, policy_set)
-                asked = Asked(known, claim, request, alternative, what, position)
+                asked = Asked(known, claim, request, alternative, what, position, users)
                 settled = stopped or (claim.allocated and not placed)
                 found.append(self._candidate(asked, rank, view, stopped=settled, devices=devices))
             if policy is not None and request.name == REQUEST:
                 found += self._left_out(pod, policy, {one.model for one in found})
             explained.append(RequestExplained(request.name, tuple(found), rank, given))
-        users = tuple(container.name for container in containers(pod) if claim.entry in container.claim_names())
         name, ref = claim.name if claim.made else "", str(policy.ref) if policy else ""
-        return ClaimExplained(claim.entry, name, claim.template, users, ref, tuple(explained))
+        return ClaimExplained(claim.entry, name, claim.template, users[claim.entry], ref, tuple(explained))
 
     def _left_out(self, pod: Object, policy: DevicePolicy, have: set[str]) -> Iterator[Candidate]:
         """Models that new Pods of the namespace may get, and this one, by another version, may not."""
@@ -239,8 +251,9 @@ class Explainer:
         if better and tally.free_on and not stopped:
             possible, reasons = _together(asked, tally, view)
         if possible and rank:
-            reasons = [_passed_over(possible)]
-        fate: Fate = "given" if rank == asked.rank else "possible" if possible else "no"
+            reasons = [_passed_over(possible, view)]
+        had: Fate = "not judged" if view.unknown else "possible"
+        fate: Fate = "given" if rank == asked.rank else had if possible else "no"
         return Candidate(
             model=asked.wanted.name,
             rank=asked.rank,
@@ -349,6 +362,10 @@ class Explainer:
         if now is not None and versions and str(now.ref) not in versions:
             yield f"its claims are of {', '.join(versions)}; new Pods here get {now.ref}"
         yield from _not_evaluated(view.outcomes)
+        if view.unknown and any(
+            one.fate == "not judged" for claim in explained for request in claim.requests for one in request.candidates
+        ):
+            yield f"not judged here, and perhaps the reason: the Pod's {listed(view.unknown)}"
         if at(pod, "spec", "nodeName"):
             if any(request.rank > 1 for claim in explained for request in claim.requests):
                 yield (
@@ -358,11 +375,14 @@ class Explainer:
             return
         best = best_nodes(view.outcomes)
         if best.nodes and not causes:
-            yield (
-                f"{some(best.nodes)} could take it now: it is about to be placed, or something stands against it that "
-                "is not judged here (affinity to other Pods, spreading, host ports, volumes)"
-            )
+            if not view.unknown:
+                yield (
+                    f"{some(best.nodes)} could take it now: it is about to be placed, or something stands against it "
+                    "that is not judged here (other Pods that keep it away by their anti-affinity)"
+                )
             yield from best.chance
+        if any(cause.code in _SILENT for cause in causes):
+            return
         said = [
             text(one.get("message"))
             for one in map(mapping, sequence(at(pod, "status", "conditions")))
@@ -391,20 +411,54 @@ def _together(asked: Asked, tally: Tally, view: _View) -> tuple[tuple[str, ...],
     return (), [Reason(one.code, one.text, devices, tuple(nodes)) for one, nodes in found.items()]
 
 
-def _passed_over(possible: Sequence[str]) -> Reason:
+def _passed_over(possible: Sequence[str], view: _View) -> Reason:
+    """Why a better candidate was not given though nothing that is judged stands against it."""
+    if view.unknown:
+        told = (
+            f"nothing that is judged here stands against {some(possible)}; the Pod's {listed(view.unknown)} may, or "
+            "the device came free since"
+        )
+        return Reason("not-judged", told, 0, tuple(possible))
+    avoided = [f"{node} has node taint {view.avoided[node]}" for node in possible if node in view.avoided]
+    led = f" ({some(avoided)})" if avoided else ""
     told = (
         f"it could have been had on {some(possible)}, as far as is known now: the device came free since, or other "
-        "scores or a sample of the nodes led the scheduler elsewhere"
+        f"scores{led} or a sample of the nodes led the scheduler elsewhere"
     )
     return Reason("inversion", told, 0, tuple(possible))
 
 
-def _fatal(outcomes: Mapping[str, Outcome]) -> Iterator[Reason]:
+def _avoided_for(pod: Object, node: Object) -> str:
+    """The taint for which the scheduler avoids the node if it can, empty where there is none."""
+    for taint in map(mapping, sequence(at(node, "spec", "taints"))):
+        if taint.get("effect") == _AVOIDED and not tolerated(taint, sequence(at(pod, "spec", "tolerations"))):
+            return f"{taint.get('key')}:{_AVOIDED}"
+    return ""
+
+
+def _fatal(outcomes: Mapping[str, Outcome], claims: Sequence[PodClaim]) -> Iterator[Reason]:
     """What ends the scheduler's attempt on every node, though only some node's devices bring it about."""
     failed = [(node, outcome.message) for node, outcome in outcomes.items() if outcome.kind == "failed"]
     for node, message in failed[:1]:
-        told = f"the scheduler gives up on every node, because of {node}: {message}"
+        bare = message.removesuffix(ADVICE)  # what Kubernetes advises is refused by the API server as too costly
+        told = f"the scheduler gives up on every node, because of {node}: {bare}{_mended(bare, node, claims)}"
         yield Reason("cel-error" if "CEL" in message else "allocator", told, 0, tuple(name for name, _ in failed))
+
+
+def _mended(message: str, node: str, claims: Sequence[PodClaim]) -> str:
+    """Where a selector that fails can be mended; empty for other messages."""
+    kind, _, rest = message.partition(" ")
+    if "CEL runtime error" not in message or kind not in ("class", "claim"):
+        return ""
+    whose = rest.partition(": ")[0]
+    where = f"DeviceClass {whose}"
+    if kind == "claim":
+        templates = {"/".join(name_of(claim.obj)): claim.template for claim in claims if claim.obj is not None}
+        where = f"template {templates[whose]}" if templates.get(whose) else f"claim {whose}"
+    told = f". The expression stands in {where}"
+    if "no such key" not in message:
+        return f"{told}: it has to be mended there"
+    return f"{told}: write has(x) && … before what reads x there, or have the driver on {node} publish it"
 
 
 def _not_evaluated(outcomes: Mapping[str, Outcome]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 API_VERSION = "explanation.dra-gate.io/v1alpha1"
 
 PodState = Literal["bound", "waiting", "held", "finished", "deleted"]
-Fate = Literal["given", "possible", "no", "not asked for"]
+Fate = Literal["given", "possible", "not judged", "no", "not asked for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Candidate:
 
     `published` counts the devices of the model, `healthy` those that could be given to somebody, `matching` those that
     meet what the policy asks, `free` those that are both and in nobody's hands. `possible` are nodes on which the whole
-    Pod could be placed with this candidate.
+    Pod could be placed with this candidate; its fate is "not judged" where something of the Pod that is not looked at
+    may say otherwise (`notes`).
     """
 
     model: str

@@ -2,7 +2,7 @@
 
 The order is that of kube-scheduler's filters, and the first that says no is what its message counts the node under:
 cordoned, node taints, the Pod's node selector and required affinity, then CPU, memory and the like. Not judged are
-affinity to other Pods, spreading, host ports and volumes.
+affinity to other Pods, spreading, host ports and volumes: `not_judged` says which of them a Pod has.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from dra_gate.kube.taint import BLOCKING, tolerated
 
 Amounts = Mapping[str, int]  # by resource, in billionths: no quantity is finer, and integers add up fast
 
+# Volumes that can keep a Pod off a node; the others (secrets, empty directories) are had anywhere.
+VOLUMES = (
+    "persistentVolumeClaim", "ephemeral", "csi", "iscsi", "rbd", "gcePersistentDisk", "awsElasticBlockStore",
+)  # fmt: skip
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _CORDON: Object = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _GIB = 2**30
 _ONE = 10**9
@@ -33,6 +38,22 @@ class Obstacle:
     code: str
     text: str
     label: str = ""
+
+
+def not_judged(pod: Object) -> tuple[str, ...]:
+    """What `pod` says that may keep it off any node and is not judged here."""
+    spec = mapping(pod.get("spec"))
+    affinity = mapping(spec.get("affinity"))
+    spread = map(mapping, sequence(spec.get("topologySpreadConstraints")))
+    listed = (*sequence(spec.get("containers")), *sequence(spec.get("initContainers")))
+    has = {
+        "affinity to other Pods": bool(sequence(at(affinity, "podAffinity", _REQUIRED))),
+        "anti-affinity to other Pods": bool(sequence(at(affinity, "podAntiAffinity", _REQUIRED))),
+        "spreading": any(one.get("whenUnsatisfiable") != "ScheduleAnyway" for one in spread),
+        "host ports": any(at(port, "hostPort") for container in listed for port in sequence(at(container, "ports"))),
+        "volumes": any(kind in mapping(volume) for volume in sequence(spec.get("volumes")) for kind in VOLUMES),
+    }
+    return tuple(word for word, there in has.items() if there)
 
 
 class Room:
@@ -138,7 +159,7 @@ def _placement(node: Object, pod: Object) -> Iterable[Obstacle]:
             label = f"{key}={value}"
             told = f"the Pod wants nodes with {label}, it has {_label(labels, key)}"
             yield Obstacle("node-selector", told, label)
-    required = at(spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    required = at(spec, "affinity", "nodeAffinity", _REQUIRED)
     if isinstance(required, dict) and not selects(required, node):
         yield Obstacle("node-affinity", "the Pod's required node affinity leaves it out")
 

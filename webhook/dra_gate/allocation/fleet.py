@@ -184,6 +184,9 @@ def _pool_problem(pool: str, current: list[Object], members: list[Object]) -> tu
     counts = {at(one, "spec", "pool", "resourceSliceCount") for one in current}
     if not counts & {len(current), len(published)}:
         wanted = " or ".join(sorted(str(count) for count in counts))
+        if all(isinstance(count, int) and count < len(current) for count in counts):
+            there = f"generation {generation} has {len(published)} slices and says that it has {wanted}"
+            return "incomplete-pool", f"pool {pool} has more slices than it declares: {there}"
         told = f"pool {pool} is incomplete: {len(published)} of {wanted} slices of its generation {generation}"
         return "incomplete-pool", told
     names = Counter(text(raw.get("name")) for one in current for raw in _devices(one))

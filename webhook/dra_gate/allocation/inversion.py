@@ -1,8 +1,8 @@
 """Why a Pod got a lower candidate although a higher one stayed free on another node: what kept the Pod off there.
 
 kube-scheduler filters nodes before it scores them, so that the first filter a Pod fails on a node answers the question;
-where it fails none, chance or the scores of others decided. Judged by what is there now: a device may have been freed
-since, which nobody can tell afterwards.
+where it fails none, chance or the scores of others decided, or a filter that is not judged here (`fit.not_judged`).
+Judged by what is there now: a device may have been freed since, which nobody can tell afterwards.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from fractions import Fraction
 from itertools import islice
 from typing import Literal
 
+from dra_gate.allocation.fit import not_judged
 from dra_gate.kube.pod import is_finished
 from dra_gate.kube.quantity import Quantity, QuantityError
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.kube.taint import BLOCKING, tolerated
+from dra_gate.policy.words import listed
 
 SAMPLED_ABOVE = 100  # nodes: with fewer kube-scheduler looks at all of them (minFeasibleNodesToFind)
 LOOKED_AT = 100  # better nodes that are asked about one Pod: enough to tell why, whatever the size of the cluster
-_KEEPS_OFF = ("NoSchedule", "NoExecute")
 _MILLI = 1000
 
-Code = Literal["same-node", "affinity", "taint", "resources", "unknown-node", "sampling", "score"]
+Code = Literal["same-node", "affinity", "taint", "resources", "unknown-node", "not-judged", "sampling", "score"]
 Amounts = Mapping[str, int]  # thousandths by resource
 
 
@@ -65,9 +67,14 @@ def inversion(
             Inversion("unknown-node", "on nodes that are gone") if there is None else _blocked(pod, asked, name, there)
         )
         if blocked is None:
+            unknown = not_judged(pod)
+            if unknown:
+                return Inversion("not-judged", f"perhaps for its {listed(unknown)}, which the gate does not judge")
             if nodes > SAMPLED_ABOVE:
                 return Inversion("sampling", f"of {nodes} nodes the scheduler looks at some, and rates these by more")
-            return Inversion("score", "the scheduler rated another node higher by what else it weighs")
+            told = "the scheduler rated another node higher by what else it weighs"
+            avoided = there and next((one for one in there.taints if _avoids(pod, one)), None)
+            return Inversion("score", f"{told}: one has taint {avoided[0]}:PreferNoSchedule" if avoided else told)
         found.append(blocked)
     if not found:
         return Inversion("unknown-node", "freed since, or nowhere enough together")
@@ -113,7 +120,7 @@ def _blocked(pod: Object, asked: Amounts, name: str, room: Room) -> Inversion | 
     """The first filter that keeps the Pod off the node, None where it fits."""
     if not _wanted(pod, name, room.labels):
         return Inversion("affinity", "on nodes that its own nodeSelector or affinity excludes")
-    taint = next((one for one in room.taints if one[2] in _KEEPS_OFF and not _tolerated(pod, one)), None)
+    taint = next((one for one in room.taints if one[2] in BLOCKING and not _tolerated(pod, one)), None)
     if taint is not None:
         return Inversion("taint", f"on nodes whose taint {taint[0]} it does not tolerate")
     short = sorted(name for name, amount in asked.items() if amount > room.free.get(name, 0))
@@ -166,16 +173,12 @@ def _number(value: object) -> int | None:
 
 
 def _tolerated(pod: Object, taint: tuple[str, str, str]) -> bool:
-    key, value, effect = taint
-    for raw in map(mapping, sequence(at(pod, "spec", "tolerations"))):
-        exists = raw.get("operator") == "Exists"
-        if (
-            text(raw.get("effect")) in ("", effect)
-            and (text(raw.get("key")) == key or (exists and not raw.get("key")))
-            and (exists or text(raw.get("value")) == value)
-        ):
-            return True
-    return False
+    one = dict(zip(("key", "value", "effect"), taint, strict=True))
+    return tolerated(one, sequence(at(pod, "spec", "tolerations")))
+
+
+def _avoids(pod: Object, taint: tuple[str, str, str]) -> bool:
+    return taint[2] == "PreferNoSchedule" and not _tolerated(pod, taint)
 
 
 def _amounts(raw: object) -> Counter[str]:

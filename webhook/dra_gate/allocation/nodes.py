@@ -9,7 +9,6 @@ from typing import Final
 from dra_gate.allocation.outcome import Outcome
 
 MAX_SCORE: Final = 100
-PLUGIN_WEIGHT: Final = 2  # of DynamicResources in the default profile of 1.37
 SAMPLED_ABOVE: Final = 100  # nodes: minFeasibleNodesToFind
 
 
@@ -50,8 +49,10 @@ def best_nodes(outcomes: Mapping[str, Outcome], base: int = 0) -> BestNodes:
     if len(nodes) > 1:
         chance.append(f"{len(nodes)} nodes are equally good for devices: among equals the scheduler draws lots")
     if len(scores) > len(nodes):
-        points = (best - max(score for score in scores.values() if score != best)) * PLUGIN_WEIGHT
-        chance.append(f"other score plugins outweigh the devices of a node if they prefer another by {points} points")
+        chance.append(
+            "a node with a lower choice can win all the same: the scheduler also rates free CPU and memory, preferred "
+            "affinity, taints to be avoided and spreading"
+        )
     if len(outcomes) > SAMPLED_ABOVE:
         chance.append(f"with {len(outcomes)} nodes the scheduler looks at a sample only, and may not see the best")
     return BestNodes(nodes, best, len(raw) == 1 and not failures and not unknown, tuple(chance), scores)

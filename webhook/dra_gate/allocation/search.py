@@ -20,7 +20,8 @@ from dra_gate.allocation.pools import Device, DeviceId, Pool, PoolId, View, devi
 from dra_gate.allocation.problems import CannotEvaluate, Failed
 from dra_gate.allocation.verdicts import Verdict, Verdicts, failure
 from dra_gate.allocation.versions import Rules
-from dra_gate.kube.raw import Object, mapping, text
+from dra_gate.kube.raw import Object, mapping
+from dra_gate.kube.taint import tolerated
 
 MAX_STEPS: Final = 200_000
 """Devices looked at before the search gives up, about half a second's worth. The scheduler gives up after 10 s
@@ -333,15 +334,6 @@ class Search:
 def untolerated(alternative: Alternative, device: Device) -> Object | None:
     """The first NoSchedule or NoExecute taint that no toleration of the request takes."""
     for taint in device.taints:
-        if not any(_tolerates(toleration, taint) for toleration in alternative.tolerations):
+        if not tolerated(taint, alternative.tolerations):
             return mapping(taint)
     return None
-
-
-def _tolerates(toleration: Object, taint: Object) -> bool:
-    for name in ("effect", "key"):
-        wanted = text(toleration.get(name))
-        if wanted and wanted != text(taint.get(name)):
-            return False
-    operator = toleration.get("operator") or "Equal"
-    return operator == "Exists" or (operator == "Equal" and text(toleration.get("value")) == text(taint.get("value")))

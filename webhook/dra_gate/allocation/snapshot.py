@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dra_gate.allocation.fit import VOLUMES
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 
 API_VERSION: Final = "snapshot.dra-gate.io/v1alpha1"
@@ -143,7 +144,8 @@ def _claim(item: Object) -> Object:
 
 
 def _container(item: object) -> Object:
-    return _only(item, "name", "resources", "restartPolicy")
+    ports = [_only(port, "hostPort", "protocol") for port in sequence(at(item, "ports")) if at(port, "hostPort")]
+    return _only(item, "name", "resources", "restartPolicy") | ({"ports": ports} if ports else {})
 
 
 def _pod(item: Object) -> Object:
@@ -156,6 +158,10 @@ def _pod(item: Object) -> Object:
         listed = sequence(at(item, "spec", name))
         if listed:
             spec[name] = [_container(container) for container in listed]
+    # That there are volumes which bind a Pod to nodes, and of what kind; not which.
+    kinds = [kind for volume in sequence(at(item, "spec", "volumes")) for kind in VOLUMES if kind in mapping(volume)]
+    if kinds:
+        spec["volumes"] = [{kind: {}} for kind in kinds]
     status = _only(
         item.get("status"),
         *("phase", "reason", "conditions", "resourceClaimStatuses", "extendedResourceClaimStatus", "nominatedNodeName"),

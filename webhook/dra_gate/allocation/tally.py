@@ -37,6 +37,7 @@ _LAST_FIRST = {"node-resources": 0, "in-use": 1}  # what stands against a device
 class _Group:
     text: str
     devices: int = 0
+    in_use: int = 0  # of them, though that is not what they are counted under
     nodes: dict[str, None] = field(default_factory=dict)
     holders: list[Holder] = field(default_factory=list)
 
@@ -69,7 +70,8 @@ class Tally:
         if first is None:
             self.free_on.update(node for node in device.nodes if self._fits(node))
         else:
-            self._count(first, device, held if first is in_use else ())
+            group = self._count(first, device, held if first is in_use else ())
+            group.in_use += bool(held) and first is not in_use and first is not word
         if self._listed:
             self.lines.append(DeviceLine(str(device), device.node, *(first or ("", "could be given"))))
 
@@ -87,13 +89,16 @@ class Tally:
         for (code, _), group in ordered:
             holders = Counter(map(name, group.holders))
             most = tuple(sorted(holders.items(), key=lambda pair: (-pair[1], pair[0])))
-            yield Reason(code, group.text, group.devices, tuple(node for node in group.nodes if node), most)
+            beside = f" ({group.in_use} of them in use)" if group.in_use else ""
+            told = f"{group.text}{beside}"
+            yield Reason(code, told, group.devices, tuple(node for node in group.nodes if node), most)
         if not self.published and not self._found:
             yield Reason("none-published", "no such device is published")
 
-    def _count(self, first: Against, device: Published, held: Sequence[Holder]) -> None:
+    def _count(self, first: Against, device: Published, held: Sequence[Holder]) -> _Group:
         code, told = first
         group = self._found.setdefault((code, "" if code in _BY_NODE else told), _Group(told))
         group.devices += 1
         group.nodes[device.node] = None
         group.holders += held
+        return group

@@ -14,7 +14,7 @@ from dra_gate.allocation.problems import CannotEvaluate, Failed
 from dra_gate.cel.reads import Read
 from dra_gate.kube.raw import mapping
 
-_HINT: Final = (
+ADVICE: Final = (
     ". consider using CEL optional chaining (.? followed by orValue()) "
     "or guarding the check with has() for optional fields"
 )
@@ -112,7 +112,7 @@ def failure(verdict: Verdict, alternative: Alternative, claim: Claim, device: De
     """The scheduler's error for a verdict that has one; before 1.37 it named no device and gave no advice."""
     whose = f"class {alternative.class_name}" if verdict.check == "class-selector" else f"claim {claim.name}"
     where = f" on device {'/'.join(device.id)}" if device else ""
-    advice = _HINT if device and "no such key:" in verdict.error else ""
+    advice = ADVICE if device and "no such key:" in verdict.error else ""
     return Failed(f"{whose}: selector #{verdict.number}{where}: CEL runtime error: {verdict.error}{advice}")
 
 

@@ -90,6 +90,10 @@ class _Container(Struct, omit_defaults=True):
     restartPolicy: str | None = None  # noqa: N815
 
 
+class _Nothing(Struct):
+    """That something is there."""
+
+
 class _PodSpec(Struct, omit_defaults=True):
     nodeName: str = ""  # noqa: N815
     resourceClaims: _Items = None  # noqa: N815
@@ -144,7 +148,31 @@ class LabelledClaim(Struct, omit_defaults=True):
     status: _ReservedStatus | None = None
 
 
+class _Port(Struct, omit_defaults=True):
+    hostPort: int = 0  # noqa: N815
+
+
+class _PlacedContainer(_Container, omit_defaults=True):
+    ports: list[_Port] | None = None
+
+
+class _Volume(Struct, omit_defaults=True):
+    """Only of what kind it is, of those that can bind a Pod to nodes."""
+
+    persistentVolumeClaim: _Nothing | None = None  # noqa: N815
+    ephemeral: _Nothing | None = None
+    csi: _Nothing | None = None
+    iscsi: _Nothing | None = None
+    rbd: _Nothing | None = None
+    gcePersistentDisk: _Nothing | None = None  # noqa: N815
+    awsElasticBlockStore: _Nothing | None = None  # noqa: N815
+
+
 class _PlacedPodSpec(_PodSpec, omit_defaults=True):
+    containers: list[_PlacedContainer] | None = None  # type: ignore[assignment]
+    initContainers: list[_PlacedContainer] | None = None  # type: ignore[assignment]  # noqa: N815
+    volumes: list[_Volume] | None = None
+    topologySpreadConstraints: _Items = None  # noqa: N815
     nodeSelector: dict[str, str] | None = None  # noqa: N815
     affinity: Any = None
     tolerations: _Items = None

@@ -187,7 +187,8 @@ def read_pod(pod: Object) -> PodSeen | None:
     conditions = {text(mapping(one).get("type")): mapping(one) for one in sequence(status.get("conditions"))}
     annotations = mapping(metadata.get("annotations"))
     spec = mapping(pod.get("spec"))
-    words = ("nodeSelector", "affinity", "tolerations", "containers", "initContainers")
+    words = ("nodeSelector", "affinity", "tolerations", "containers", "initContainers", "topologySpreadConstraints")
+    bound = [volume for volume in sequence(spec.get("volumes")) if volume]  # of kinds that bind it to nodes
     return PodSeen(
         namespace=text(metadata.get("namespace")),
         name=text(metadata.get("name")),
@@ -198,7 +199,7 @@ def read_pod(pod: Object) -> PodSeen | None:
         stamp={key: intern(text(annotations[key])) for key in stamps.KEYS if key in annotations},
         told=_told(conditions.get(CONDITION)),
         model=text(annotations.get(stamps.MODEL)),
-        spec={"spec": {word: spec[word] for word in words if spec.get(word)}},
+        spec={"spec": {word: spec[word] for word in words if spec.get(word)} | ({"volumes": bound} if bound else {})},
         evidence=evidence,
     )
 
