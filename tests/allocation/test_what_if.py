@@ -48,6 +48,12 @@ def test_a_pod_takes_up_cpu_for_the_next_one() -> None:
     assert "cpu: asks 2, 1 of 3 left" in second.why
 
 
+def test_what_is_not_judged_of_a_pod_is_said() -> None:
+    spread = [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+    now = state(N1, resource_slice("n1", gpu("g0"), gpu("g1")), asking("a", topologySpreadConstraints=spread))
+    assert forecasts(now)[0].chance == ("not judged here: the Pod's spreading",)
+
+
 def test_a_claim_still_to_be_made_is_placed_too() -> None:
     now = state(N1, resource_slice("n1", gpu("g0")), pod("p"), template().manifest("research"), pod("q"))
     assert got(now) == {"p": ("n1", ("gate-0 gpu/h100: n1/g0",)), "q": ("", ())}

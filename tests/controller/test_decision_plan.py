@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from dra_gate.allocation.capacity import CandidateCounts
-from dra_gate.allocation.inversion import Inversion
+from dra_gate.allocation.inversion import Inversion, Room, inversion
+from dra_gate.cluster import shapes
+from dra_gate.cluster.client import decoder
 from dra_gate.controller.decision_plan import CONDITION, Decision, Fleet, Heard, PodSeen, decide, read_claim, read_pod
 from dra_gate.policy.model import PolicyRef
 
@@ -238,3 +241,29 @@ def test_an_entry_that_needs_no_claim_is_none() -> None:
     seen = read_pod(raw)
     assert seen is not None
     assert seen.entries == (("g", "p-g"),)
+
+
+@pytest.mark.parametrize(
+    ("what", "spec"),
+    [
+        ("anti-affinity", {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}}),
+        ("spreading", {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}),
+        ("host ports", {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]}),
+        ("volumes", {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]}),
+        ("", {"volumes": [{"name": "v", "emptyDir": {}}], "containers": [{"name": "c", "ports": [{"hostPort": 0}]}]}),
+    ],
+)
+def test_what_is_not_judged_outlasts_the_cache(what: str, spec: dict[str, Any]) -> None:
+    seen = read_pod(decoder(shapes.PlacedPod)(msgspec.json.encode(pod(**spec))))
+    assert seen is not None
+    found = inversion(seen.spec, "here", ["there"], {"there": Room(free={"pods": 1000})}.get, 2)
+    assert found.code == ("not-judged" if what else "score")
+    assert what in found.text
+
+
+def test_a_pod_that_waits_is_not_told_another_cause_than_what_is_not_judged() -> None:
+    free = CandidateCounts("h100", 2, 2, 2, 2, 1, places=1)
+    unknown = Inversion("not-judged", "perhaps for its spreading")
+    waits = pod(("False", "Unschedulable", "0/2 nodes are available: 2 cannot allocate all claims."))
+    found = said(waits, claim(), fleet=dataclasses.replace(fleet(free), inversion=lambda *_: unknown))
+    assert found.record.passed[0].text == "1 free: perhaps for its spreading"

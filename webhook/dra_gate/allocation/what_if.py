@@ -15,13 +15,14 @@ from dra_gate.allocation.allocator import Allocator
 from dra_gate.allocation.chain import reason_text
 from dra_gate.allocation.changes import ChangeError, unplaced
 from dra_gate.allocation.explain import Explainer
-from dra_gate.allocation.fit import Room
+from dra_gate.allocation.fit import Room, not_judged
 from dra_gate.allocation.nodes import best_nodes
 from dra_gate.allocation.outcome import ClaimResult, Outcome
 from dra_gate.allocation.podclaims import POD_CLAIM, PodClaim, elsewhere, name_of
 from dra_gate.allocation.snapshot import with_objects
 from dra_gate.allocation.state import State
 from dra_gate.kube.raw import Object, at, mapping, text
+from dra_gate.policy.words import listed
 
 _LATER = frozenset({"claim-not-made", "template-missing", "held"})  # what passes by itself, or by the gate
 
@@ -84,7 +85,9 @@ def _placed(state: State, explainer: Explainer, pods: Sequence[Object]) -> list[
             allocator.hold(claim)
         room.take(placed)
         changed += [{**placed, "kind": "Pod"}, *({**claim, "kind": "ResourceClaim"} for claim in given)]
-        found[name_of(pod)] = Forecast(*name_of(pod), best.nodes[0], best.nodes, _got(claims, outcome), "", best.chance)
+        unknown = not_judged(pod)
+        chance = (*best.chance, *((f"not judged here: the Pod's {listed(unknown)}",) if unknown else ()))
+        found[name_of(pod)] = Forecast(*name_of(pod), best.nodes[0], best.nodes, _got(claims, outcome), "", chance)
     if len(found) < len(pods):
         # Who gets nothing is told why as it is when the others have theirs.
         after = Explainer(replace(state, snapshot=with_objects(state.snapshot, changed)))

@@ -33,7 +33,8 @@ Stage = Literal["held", "claimless", "scheduling", "binding", "bound", "running"
 _ANY_VERSION = "1.37"  # what is said of a Pod that has ended is said so by each
 _MESSAGE_BYTES = 2048
 _SAID_BYTES = 300
-_KEPT_OFF = ("affinity", "taint", "resources", "unknown-node")  # what tells, too, why a Pod is not scheduled at all
+# What tells, too, why a Pod is not scheduled at all.
+_KEPT_OFF = ("affinity", "taint", "resources", "unknown-node", "not-judged")
 _MARK = re.compile(r" \[decision (\d{1,9})\]$")
 _TROUBLE = re.compile(r"; [a-z]+/([a-z0-9-]+): ")  # what has befallen a Pod that has its devices
 
