@@ -311,7 +311,9 @@ DRA = "resource.k8s.io"
     (CONTROLLER, "create", "coordination.k8s.io", "leases", "dra-gate", True),
     (CONTROLLER, "get update delete", "coordination.k8s.io", "leases", "dra-gate", False),  # others' Leases
     (CONTROLLER, "create", "coordination.k8s.io", "leases", "kube-system", False),
-    (CONTROLLER, "create update patch delete", "", "pods namespaces configmaps secrets", "any", False),
+    (CONTROLLER, "patch", "", "pods", "any", True),  # what a Pod got stands on it
+    (CONTROLLER, "create update delete", "", "pods", "any", False),
+    (CONTROLLER, "create update patch delete", "", "namespaces configmaps secrets", "any", False),
     (CONTROLLER, "get list watch", "", "secrets configmaps", "any", False),
     (CONTROLLER, "update patch", DRA, TEMPLATES, "any", False),
     (CONTROLLER, "create update patch delete", DRA, "resourceclaims deviceclasses resourceslices", "any", False),
@@ -380,4 +382,7 @@ def test_command_leads_hands_over_and_ends_well(
     assert holder() == ""
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines
-    assert all(yaml.safe_load(line)["level"] in ("info", "warning") for line in lines)
+    bad = [line for line in map(yaml.safe_load, lines) if line["level"] not in ("info", "warning")]
+    # Neither webhooks nor guards are installed here, and that is told.
+    assert {line["logger"] for line in bad} == {"dra_gate.controller.footing"}
+    assert all(line["msg"].endswith(" is missing") for line in bad)
