@@ -12,18 +12,17 @@ import binascii
 import datetime as dt
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from dra_gate.admission.guards import NAME as CONFIGURATION
 from dra_gate.cluster.client import JSON_PATCH, Client, ClusterError, Conflict, NotFound
 from dra_gate.controller import certificate_plan, x509
 from dra_gate.controller.certificate_plan import Action, Cert, NewAuthority, NewServing, Publish, Settings, Show, Store
+from dra_gate.controller.rounds import Rounds
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 
 AUTHORITY_SECRET = "dra-gate-ca"  # noqa: S105 - a name
@@ -53,7 +52,7 @@ class _World:
     configurations: Mapping[str, Object]
 
 
-class CertificateController(Collector):
+class CertificateController(Rounds):
     """Keeps Secrets dra-gate-ca and dra-gate-tls in `namespace`, and the caBundle of both configurations.
 
     The API server's clock decides, not ours: it is the one that will check. Works only while `leading()`. A Prometheus
@@ -63,6 +62,7 @@ class CertificateController(Collector):
     def __init__(
         self, client: Client, namespace: str, settings: Settings, *, identity: str, leading: Callable[[], bool]
     ) -> None:
+        super().__init__("certificates", min(LOOK_SECONDS, settings.settle.total_seconds() / 2))
         self.failures = 0
         self.issued = {"authority": 0, "serving": 0}
         self._client = client
@@ -70,35 +70,10 @@ class CertificateController(Collector):
         self._settings = settings
         self._identity = identity
         self._leading = leading
-        self._interval = min(LOOK_SECONDS, settings.settle.total_seconds() / 2)
         self._trusted_since: tuple[str, float] | None = None  # id of the CA, time.monotonic() when all trusted it
         self._ends: dict[str, float] = {}  # seconds since the epoch, of what was last seen
         self._certs: tuple[Cert | None, ...] = ()
         self._complained = -math.inf
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="certificates", daemon=True)
-
-    # -- life ---------------------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start the loop."""
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Look now: we have begun to lead."""
-        self._wake.set()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """End the loop; waits at most `timeout` seconds for a request under way."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-
-    def problems(self) -> list[str]:
-        """Why this process should be restarted; empty while it works."""
-        return [] if self._thread.is_alive() else ["the thread that keeps the certificates has ended"]
 
     def collect(self) -> Iterable[Metric]:
         """When what was last seen ends; what was issued; rounds that failed."""
@@ -122,12 +97,10 @@ class CertificateController(Collector):
             ),
         )
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            if self._leading():
-                self.look()
-            self._wake.wait(self._interval)
-            self._wake.clear()
+    def turn(self) -> None:
+        """Look while we lead."""
+        if self._leading():
+            self.look()
 
     # -- one round ----------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from dra_gate.admission.footing import MISSING, Wanted, wanted
 from dra_gate.cluster.client import Client, ClusterError, NotFound
+from dra_gate.controller.rounds import Rounds
 from dra_gate.policy.model import Settings
 
 LOOK_SECONDS = 10.0
@@ -31,7 +30,7 @@ _TOLD_FIELDS = 5
 _log = logging.getLogger(__name__)
 
 
-class FootingController(Collector):
+class FootingController(Rounds):
     """Tells of what is missing or altered: once in the log and by an Event, and in the metrics for as long as it is so.
 
     `settings` gives those of the policy sets that count, None while they are not known: then nothing is looked at.
@@ -48,6 +47,7 @@ class FootingController(Collector):
         identity: str,
         leading: Callable[[], bool],
     ) -> None:
+        super().__init__("footing", LOOK_SECONDS)
         self.failures = 0
         self._client = client
         self._settings = settings
@@ -56,28 +56,6 @@ class FootingController(Collector):
         self._identity = identity
         self._leading = leading
         self._found: dict[tuple[str, str], tuple[str, ...]] = {}  # by kind and name: how it differs
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="footing", daemon=True)
-
-    def start(self) -> None:
-        """Start the loop."""
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Look now: we have begun to lead."""
-        self._wake.set()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """End the loop; waits at most `timeout` seconds for a request under way."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-
-    def problems(self) -> list[str]:
-        """Why this process should be restarted; empty while it works."""
-        return [] if self._thread.is_alive() else ["the thread that looks at what the gate stands on has ended"]
 
     def collect(self) -> Iterable[Metric]:
         """What was last seen, from the replica that leads; looks that failed."""
@@ -96,14 +74,12 @@ class FootingController(Collector):
             ),
         )
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            if self._leading():
-                self.look()
-            else:
-                self._found = {}
-            self._wake.wait(LOOK_SECONDS)
-            self._wake.clear()
+    def turn(self) -> None:
+        """Look while we lead; forget what was seen while another does."""
+        if self._leading():
+            self.look()
+        else:
+            self._found = {}
 
     def look(self) -> None:
         """One look at everything. What can't be read counts as not known and is left out of the metrics."""
