@@ -140,6 +140,38 @@ class _Row(NamedTuple):
     home: str
 
 
+class KindCounts(NamedTuple):
+    """Devices of one model that meet the same expressions (`holds`, bits as `Capacity.needs` gives them).
+
+    `healthy` of them are there; `free` says how many homes have how many free ones, `whole` how many have how many
+    healthy ones. A home is a node; all devices that hang on no single one share another.
+    """
+
+    model: str
+    holds: int
+    healthy: int
+    free: Mapping[int, int]  # devices on a home -> homes
+    whole: Mapping[int, int]
+
+
+class _Homes:
+    """Devices by home, and how many homes have how many."""
+
+    def __init__(self) -> None:
+        self.devices: Counter[str] = Counter()
+        self.sizes: Counter[int] = Counter()
+
+    def add(self, home: str, change: int) -> None:
+        before = self.devices[home]
+        if before:
+            _subtract(self.sizes, before)
+        if before + change:
+            self.devices[home] = before + change
+            self.sizes[before + change] += 1
+        else:
+            del self.devices[home]
+
+
 class _Candidate(NamedTuple):
     """A policy's candidate as bits of its model's expressions."""
 
@@ -182,7 +214,10 @@ class Capacity:
         self._doubled: set[DeviceId] = set()
         self._rows: dict[Place, _Row] = {}
         self._sums: Counter[tuple[_Traits, str, str, tuple[str, ...]]] = Counter()
-        self._free: dict[tuple[str, int], Counter[str]] = {}  # model, bits -> home -> free devices
+        self._free: dict[tuple[str, int], _Homes] = {}  # by model and bits
+        self._whole: dict[tuple[str, int], _Homes] = {}  # the healthy ones, free or not
+        self._published: dict[str, _Homes] = {}  # by model, healthy or not
+        self._held_back: frozenset[DeviceId] = frozenset()
 
     # -- what changes -------------------------------------------------------------------------------------------------
 
@@ -305,6 +340,16 @@ class Capacity:
         """A ResourceClaim is gone."""
         self._hold(key, ())
 
+    def hold_back(self, devices: Iterable[DeviceId]) -> None:
+        """These devices, and no others, are not free although nobody may hold them: their Pods were deleted by force.
+
+        Until a claim says otherwise they count as in an allocation of nobody's.
+        """
+        before, self._held_back = self._held_back, frozenset(devices)
+        for device in before ^ self._held_back:
+            for place in self._places.get(device, ()):
+                self._count(place)
+
     # -- what is asked ------------------------------------------------------------------------------------------------
 
     def by_model(self, now: float) -> Mapping[str, ModelCapacity]:
@@ -348,6 +393,32 @@ class Capacity:
         """The nodes where `count` devices of a policy's candidate are free, by name; "" stands for no single node."""
         candidate = next((one for one in self._orders.get(policy, ()) if one.model == model), None)
         return [] if candidate is None else sorted(self._roomy(candidate, count))
+
+    def kinds(self) -> tuple[KindCounts, ...]:
+        """The healthy devices of the active set's models, in its order. Costs as much as there are kinds."""
+        order = {model.name: index for index, model in enumerate(self._models)}
+        found = sorted((order[model], holds, model) for model, holds in self._whole if model in order)
+        return tuple(
+            KindCounts(
+                model,
+                holds,
+                sum(devices * homes for devices, homes in self._whole[model, holds].sizes.items()),
+                dict(sorted(self._free[model, holds].sizes.items())) if (model, holds) in self._free else {},
+                dict(sorted(self._whole[model, holds].sizes.items())),
+            )
+            for _, holds, model in found
+        )
+
+    def largest(self) -> dict[str, int]:
+        """The most devices of each model that are published on one home, healthy or not, free or not."""
+        return {
+            model.name: max(self._published[model.name].sizes, default=0) if model.name in self._published else 0
+            for model in self._models
+        }
+
+    def needs(self, policy: PolicyRef) -> tuple[tuple[str, int], ...]:
+        """A policy's candidates in its order, each with the bits that a device of it has to hold; none if not known."""
+        return tuple((candidate.model, candidate.needs) for candidate in self._orders.get(policy, ()))
 
     def model_of(self, device: DeviceId) -> str:
         """The model of a published device; empty where it has none or is not published."""
@@ -407,7 +478,7 @@ class Capacity:
         free: Counter[str] = Counter()
         for (model, holds), homes in self._free.items():
             if model == candidate.model and holds & candidate.needs == candidate.needs:
-                free.update(homes)
+                free.update(homes.devices)
         return [home for home, devices in free.items() if devices >= count]
 
     def _class_changed(self, name: str) -> None:
@@ -518,6 +589,8 @@ class Capacity:
         if holders:
             owners = self._set.tenant_by_namespace if self._set is not None else {}
             tenants = tuple(sorted({owners.get(namespace, "") for namespace, _ in holders}))
+        elif (*one.pool, device.name) in self._held_back:
+            tenants = ("",)
         self._put(place, _Row(self._traits[one.pool[0], device.digest], problem, since, tenants, device.node))
 
     def _problem(self, place: Place, tolerations: Collection[object] = ()) -> tuple[str, str]:
@@ -552,18 +625,23 @@ class Capacity:
         if before is not None:
             del self._rows[place]
             _subtract(self._sums, before[:4])
-            if not before.problem and not before.tenants:
-                kind = before.traits.model, before.traits.holds
-                _subtract(self._free[kind], before.home)
-                if not self._free[kind]:
-                    del self._free[kind]
+            self._add(before, -1)
         if row is not None:
             self._rows[place] = row
             self._sums[row[:4]] += 1
-            if not row.problem and not row.tenants:
-                self._free.setdefault((row.traits.model, row.traits.holds), Counter())[row.home] += 1
+            self._add(row, 1)
             if before is not None and row.traits.model and bool(before.problem) != bool(row.problem):
                 self.changes[row.traits.model, "unhealthy" if row.problem else "healthy"] += 1
+
+    def _add(self, row: _Row, change: int) -> None:
+        model, holds, _ = row.traits
+        if not model:
+            return
+        _add(self._published, model, row.home, change)
+        if not row.problem:
+            _add(self._whole, (model, holds), row.home, change)
+            if not row.tenants:
+                _add(self._free, (model, holds), row.home, change)
 
 
 def held_devices(claim: Object) -> tuple[DeviceId, ...]:
@@ -697,6 +775,13 @@ def _discard(index: dict, key: object, value: object) -> None:  # type: ignore[t
         values.pop(value, None)
         if not values:
             del index[key]
+
+
+def _add(index: dict, key: object, home: str, change: int) -> None:  # type: ignore[type-arg]
+    homes = index.setdefault(key, _Homes())
+    homes.add(home, change)
+    if not homes.devices:
+        del index[key]
 
 
 def _subtract(counter: Counter, key: object) -> None:  # type: ignore[type-arg]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_gate.allocation.explanation import Candidate, ClaimExplained, Explanation, Reason, RequestExplained
+from dra_gate.allocation.explanation import UNGRANTED, Candidate, ClaimExplained, Explanation, Reason, RequestExplained
 from dra_gate.policy.words import listed, many, some
 
 _STATES = {
@@ -112,5 +112,7 @@ def _has_given(explanation: Explanation) -> bool:
 
 def _rank(claim: ClaimExplained, request: RequestExplained) -> str:
     told = f"choice {request.rank} of {sum(1 for one in request.candidates if one.rank)}"
-    without = [one.model for one in request.candidates if not one.rank]
+    left = [one.model for one in request.candidates if not one.rank and one.reasons[0].code == UNGRANTED]
+    told += f" in its grant, which leaves out {listed(left)}" if left else ""
+    without = [one.model for one in request.candidates if not one.rank and one.model not in left]
     return f"{told} in {claim.policy}, which does not have {listed(without, 'or')}" if without else told

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dra_gate.allocation.against import Asked, against
 from dra_gate.allocation.allocator import Allocator
 from dra_gate.allocation.explanation import (
+    UNGRANTED,
     Candidate,
     ClaimExplained,
     Explanation,
@@ -24,6 +25,7 @@ from dra_gate.allocation.fit import Obstacle, Room, not_judged
 from dra_gate.allocation.fleet import Fleet, Holder, Published, Selectors
 from dra_gate.allocation.nodes import best_nodes
 from dra_gate.allocation.outcome import Outcome
+from dra_gate.allocation.plugin_pod import in_plugin_lane, known_of, stamped_policy
 from dra_gate.allocation.podclaims import PodClaim, PodClaims, count_of, elsewhere, name_of
 from dra_gate.allocation.state import State
 from dra_gate.allocation.tally import Tally
@@ -33,11 +35,12 @@ from dra_gate.kube.claim import Request, requests
 from dra_gate.kube.pod import claim_entries, containers, is_finished
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.kube.taint import tolerated
-from dra_gate.policy.compile import REQUEST
+from dra_gate.policy.compile import DOMAIN, NAME_PREFIX, REQUEST
 from dra_gate.policy.model import DevicePolicy, Tenant
 from dra_gate.policy.words import listed, some
 
 GRANT_GATE = "dra-gate.io/grant"
+_LATE = f"{NAME_PREFIX}late-"
 _SCHEDULER = "default-scheduler"
 _AVOIDED = "PreferNoSchedule"
 _ASKED_NODES = 3  # of the nodes with most free devices, so many are asked why they do not do
@@ -116,6 +119,8 @@ class Explainer:
         view = self._view(pod, claims)
         placed = text(at(pod, "spec", "nodeName"))
         causes = [] if placed or is_finished(pod) else [*self._causes(pod, claims)]
+        if in_plugin_lane(pod) and not claims:
+            causes.append(known_of(pod))
         if not any(cause.code in _STOPS for cause in causes):
             causes += _fatal(view.outcomes, claims)
         stopped = any(cause.code in _STOPS for cause in causes)
@@ -128,7 +133,7 @@ class Explainer:
             state=_state(pod, placed),
             node=placed,
             tenant=self._tenant_name(namespace),
-            policy=", ".join(policies),
+            policy=", ".join(policies) or stamped_policy(pod),
             policy_set=text(at(pod, "metadata", "annotations", "dra-gate.io/policy-set")) or self._state.active,
             claims=tuple(explained),
             causes=tuple(causes),
@@ -173,12 +178,17 @@ class Explainer:
     def _causes(self, pod: Object, claims: Sequence[PodClaim]) -> Iterator[Reason]:
         gates = [text(mapping(gate).get("name")) for gate in sequence(at(pod, "spec", "schedulingGates"))]
         if GRANT_GATE in gates:
-            yield Reason("held", "the gate holds it until its devices are granted")
+            yield Reason("held", f"the gate holds it until its devices are granted{_granted(pod)}")
             yield from self._tenant_quota(pod, claims)
         others = [gate for gate in gates if gate != GRANT_GATE]
         if others:
             yield Reason("scheduling-gates", f"scheduling gates of others hold it: {', '.join(others)}")
-        yield from (claim.problem for claim in claims if claim.problem is not None)
+        unwritten = GRANT_GATE in gates  # late claims come with the grant
+        yield from (
+            claim.problem
+            for claim in claims
+            if claim.problem is not None and not (unwritten and claim.name.startswith(_LATE))
+        )
         missing = {
             alternative.device_class: "/".join(filter(None, (request.name, alternative.name)))
             for claim in claims
@@ -228,13 +238,21 @@ class Explainer:
                 settled = stopped or (claim.allocated and not placed)
                 found.append(self._candidate(asked, rank, view, stopped=settled, devices=devices))
             if policy is not None and request.name == REQUEST:
-                found += self._left_out(pod, policy, {one.model for one in found})
+                found += self._left_out(pod, claim, policy, {one.model for one in found})
             explained.append(RequestExplained(request.name, tuple(found), rank, given))
         name, ref = claim.name if claim.made else "", str(policy.ref) if policy else ""
         return ClaimExplained(claim.entry, name, claim.template, users[claim.entry], ref, tuple(explained))
 
-    def _left_out(self, pod: Object, policy: DevicePolicy, have: set[str]) -> Iterator[Candidate]:
-        """Models that new Pods of the namespace may get, and this one, by another version, may not."""
+    def _left_out(self, pod: Object, claim: PodClaim, policy: DevicePolicy, have: set[str]) -> Iterator[Candidate]:
+        """Models of the policy that the grant left out; and those that new Pods of the namespace may get, and this one,
+        by another version, may not.
+        """
+        late = text(at(pod, "metadata", "annotations", f"{DOMAIN}/claims")).split(",")
+        if any(one.partition("=")[0] == claim.entry for one in late):
+            for model in policy.candidates:
+                if model not in have:
+                    told = "its grant leaves it out: none was to be had for this Pod then"
+                    yield Candidate(model, 0, 0, 0, 0, 0, 0, "not asked for", (Reason(UNGRANTED, told),))
         now = self._policy_now(pod)
         if now is None or now.ref == policy.ref:
             return
@@ -514,3 +532,11 @@ def _state(pod: Object, placed: str) -> PodState:
 def _turn(pod: Object) -> tuple[int, str, tuple[str, str]]:
     priority = at(pod, "spec", "priority")
     return -(priority if isinstance(priority, int) else 0), text(at(pod, "metadata", "creationTimestamp")), name_of(pod)
+
+
+def _granted(pod: Object) -> str:
+    """What the arbiter says of a Pod that waits for its grant."""
+    for one in map(mapping, sequence(at(pod, "status", "conditions"))):
+        if one.get("type") == f"{DOMAIN}/Granted" and one.get("status") == "False":
+            return f": {text(one.get('reason'))}: {text(one.get('message'))}"
+    return ""

@@ -11,6 +11,9 @@ PodState = Literal["bound", "waiting", "held", "finished", "deleted"]
 Fate = Literal["given", "possible", "not judged", "no", "not asked for"]
 
 
+UNGRANTED = "ungranted"  # the reason of a candidate that the Pod's grant left out
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why something is not so. `code` is for programs, `text` for people.

@@ -15,6 +15,7 @@ from dra_gate.allocation.snapshot import Snapshot
 from dra_gate.cel import BudgetExceeded, CelError, Device, EvaluationError, Program, compile, device_of  # noqa: A004
 from dra_gate.cel.device import Known
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.kube.resource_slice import devices_of, generation_of
 from dra_gate.kube.taint import BLOCKING
 
 DeviceId = tuple[str, str, str]  # driver, pool, device
@@ -83,17 +84,17 @@ class Fleet:
         for node, listed in sorted(here.items()):
             # What a node sees of a pool: the slices that name it, and those that name none.
             seen = listed if not node else [*listed, *here.get("", ())]
-            newest = max(map(_generation, seen))
-            current = [one for one in seen if _generation(one) == newest]
+            newest = max(map(generation_of, seen))
+            current = [one for one in seen if generation_of(one) == newest]
             problem = _pool_problem(key[1], current, members)
-            names = {text(raw.get("name")) for one in current for raw in _devices(one)}
+            names = {text(raw.get("name")) for one in current for raw in devices_of(one)}
             for one in sorted(listed, key=_name):
-                stale = _generation(one) != newest
-                for raw in _devices(one):
+                stale = generation_of(one) != newest
+                for raw in devices_of(one):
                     name = text(raw.get("name"))
                     if stale and name in names:
                         continue  # the newest generation publishes it again: that one counts
-                    old = f"only in generation {_generation(one)} of pool {key[1]}: generation {newest} is the newest"
+                    old = f"only in generation {generation_of(one)} of pool {key[1]}: generation {newest} is the newest"
                     taints = [mapping(rule.get("taint")) for rule in rules if _is(rule, "device", name)]
                     yield Published(
                         (*key, name),
@@ -179,8 +180,8 @@ def _holders(claims: Iterable[Object]) -> Mapping[DeviceId, tuple[Holder, ...]]:
 
 
 def _pool_problem(pool: str, current: list[Object], members: list[Object]) -> tuple[str, str]:
-    generation = _generation(current[0])
-    published = [one for one in members if _generation(one) == generation]
+    generation = generation_of(current[0])
+    published = [one for one in members if generation_of(one) == generation]
     counts = {at(one, "spec", "pool", "resourceSliceCount") for one in current}
     if not counts & {len(current), len(published)}:
         wanted = " or ".join(sorted(str(count) for count in counts))
@@ -189,7 +190,7 @@ def _pool_problem(pool: str, current: list[Object], members: list[Object]) -> tu
             return "incomplete-pool", f"pool {pool} has more slices than it declares: {there}"
         told = f"pool {pool} is incomplete: {len(published)} of {wanted} slices of its generation {generation}"
         return "incomplete-pool", told
-    names = Counter(text(raw.get("name")) for one in current for raw in _devices(one))
+    names = Counter(text(raw.get("name")) for one in current for raw in devices_of(one))
     twice = sorted(name for name, count in names.items() if count > 1)
     return ("invalid-pool", f"pool {pool} publishes {twice[0]} twice") if twice else ("", "")
 
@@ -198,14 +199,5 @@ def _is(rule: Object, key: str, value: str) -> bool:
     return at(rule, "deviceSelector", key) in (None, value)
 
 
-def _generation(one: Object) -> int:
-    value = at(one, "spec", "pool", "generation")
-    return value if isinstance(value, int) else 0
-
-
 def _name(one: Object) -> str:
     return text(at(one, "metadata", "name"))
-
-
-def _devices(one: Object) -> list[Object]:
-    return [mapping(raw) for raw in sequence(at(one, "spec", "devices"))]

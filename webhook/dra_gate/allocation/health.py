@@ -12,7 +12,7 @@ from sys import intern
 from typing import Literal
 
 from dra_gate.allocation.capacity import CORDONED, TAINTED, UNPUBLISHED, DeviceId
-from dra_gate.kube.pod import claim_entries, is_finished
+from dra_gate.kube.pod import claim_entries, claim_names, is_finished
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.compile import DOMAIN
 from dra_gate.policy.model import PolicyRef
@@ -111,20 +111,14 @@ class Judgement:
 
 def read_pod(pod: Object) -> PodSeen | None:
     """The Pod, or None for one without claims."""
-    entries = claim_entries(pod)
-    if not entries:
+    if not claim_entries(pod):
         return None
-    made = {
-        text(status.get("name")): text(status.get("resourceClaimName"))
-        for status in map(mapping, sequence(at(pod, "status", "resourceClaimStatuses")))
-    }
-    names = (text(entry.get("resourceClaimName")) or made.get(text(entry.get("name")), "") for entry in entries)
     metadata = mapping(pod.get("metadata"))
     return PodSeen(
         uid=text(metadata.get("uid")),
         version=text(metadata.get("resourceVersion")),
         owner=_owner(metadata),
-        claims=tuple(name for name in names if name),
+        claims=claim_names(pod),
         begun=_begun(mapping(pod.get("status"))),
         ended=is_finished(pod) or bool(metadata.get("deletionTimestamp")),
     )

@@ -5,7 +5,7 @@ A record names the tenant, Pod and devices that it is about and no others: what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,15 +19,16 @@ _CUT = " …"
 
 Outcome = Literal["allocated", "waiting", "failed"]
 # Why a better candidate was not given, the first that holds.
-Passed = Literal["unpublished", "unmatched", "unhealthy", "in-use", "scattered", "inverted"]
+Passed = Literal["unpublished", "unmatched", "unhealthy", "in-use", "scattered", "ungranted", "inverted"]
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimDecision:
     """One claim of the Pod: what it asked for and what it was given.
 
-    `candidates` are the models in the claim's order, `count` the devices asked for; `model` is empty and `rank` 0 until
-    it is allocated. `devices` are written pool/device. A claim without an order has one candidate or none.
+    `candidates` are the models in the claim's order, or in the Pod's where a grant wrote the claim; `count` the devices
+    asked for. `model` is empty and `rank` 0 until it is allocated. `devices` are written pool/device. A claim without
+    an order has one candidate or none.
     """
 
     entry: str
@@ -112,16 +113,22 @@ def loads(line: bytes) -> DecisionRecord:
     return msgspec.convert(head, DecisionRecord)  # its ValidationError is a ValueError
 
 
-def passed_over(counts: Iterable[CandidateCounts], rank: int, count: int, inversion: str) -> tuple[PassedOver, ...]:
+def passed_over(
+    counts: Iterable[CandidateCounts], rank: int, count: int, inversion: str, asked: Collection[str] | None = None
+) -> tuple[PassedOver, ...]:
     """Why the candidates before `rank` (all for rank 0) were not given to who asked for `count` devices.
 
-    `inversion` says why one that was free all the same was passed over.
+    `inversion` says why one that was free all the same was passed over. `asked` are the models that the claim asks for,
+    if not all: a grant leaves others out.
     """
     better = list(counts)
-    return tuple(_passed(one, count, inversion) for one in (better[: rank - 1] if rank else better))
+    return tuple(
+        _passed(one, count, inversion, granted=asked is None or one.model in asked)
+        for one in (better[: rank - 1] if rank else better)
+    )
 
 
-def _passed(one: CandidateCounts, count: int, inversion: str) -> PassedOver:
+def _passed(one: CandidateCounts, count: int, inversion: str, *, granted: bool) -> PassedOver:
     if not one.published:
         return PassedOver(one.model, "unpublished", "none published")
     if not one.matching:
@@ -135,6 +142,8 @@ def _passed(one: CandidateCounts, count: int, inversion: str) -> PassedOver:
         return PassedOver(one.model, "in-use", f"all {healthy} in use{yours}")
     if not one.places:
         return PassedOver(one.model, "scattered", f"{one.free} free, nowhere {count} together")
+    if not granted:
+        return PassedOver(one.model, "ungranted", f"{one.free} free now, and had no room when the Pod was granted")
     return PassedOver(one.model, "inverted", f"{one.free} free: {inversion or 'it is not known why'}")
 
 

@@ -1,7 +1,7 @@
 """What an allocation depends on, as one value: the objects that kube-scheduler's allocator reads, and what judges them.
 
 Only fields that matter for a choice, or for saying why, are kept: no environment, images, commands or opaque
-configuration, and of annotations only those of devices. The same objects give the same bytes.
+configuration, and of annotations only those of devices and groups. The same objects give the same bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from dra_gate.allocation.fit import VOLUMES
+from dra_gate.kube.group import GROUPS
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 
 API_VERSION: Final = "snapshot.dra-gate.io/v1alpha1"
-_DOMAINS: Final = ("dra-gate.io/", "resource.kubernetes.io/")  # whose annotations are kept
+_DOMAINS: Final = ("dra-gate.io/", "resource.kubernetes.io/", *GROUPS)  # whose annotations are kept
 
 
 class SnapshotError(ValueError):

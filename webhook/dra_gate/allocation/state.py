@@ -13,10 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
+from dra_gate.allocation.around import Around, Gathering
 from dra_gate.allocation.failures import ROWS
+from dra_gate.allocation.plugin_pod import in_plugin_lane
 from dra_gate.allocation.snapshot import Snapshot, SnapshotError, snapshot_of
 from dra_gate.allocation.snapshot import dumps as dumps_snapshot
 from dra_gate.allocation.snapshot import loads as loads_snapshot
+from dra_gate.kube.group import GROUPS
 from dra_gate.kube.pod import claim_entries, is_finished
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.load import RELEASED, PolicyErrors, load_documents
@@ -24,14 +27,17 @@ from dra_gate.policy.model import PolicySet
 
 _WHEN: Final = [when for row in ROWS for when in row.when]
 # Conditions and Events that are signs of a failure, or say why a Pod is not made; what else is said of it is left out.
-_CONDITIONS: Final = frozenset({"PodScheduled", *(when.condition.type for when in _WHEN if when.condition)})
+_CONDITIONS: Final = frozenset(
+    {"PodScheduled", "dra-gate.io/Granted", *(when.condition.type for when in _WHEN if when.condition)}
+)
 _EVENTS: Final = frozenset({"FailedCreate", *(one for when in _WHEN if when.event for one in when.event.reasons)})
 _DOMAIN: Final = "dra-gate.io/"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A snapshot with what explains it: labels of namespaces, templates, quotas, Events, and the policy sets.
+    """A snapshot with what explains it: labels of namespaces, templates, quotas, Events, tenants' ledgers, and the
+    policy sets.
 
     `policies` holds the files of each published set by its digest; `active` is the digest that new Pods get, empty
     where there is none.
@@ -42,8 +48,10 @@ class State:
     templates: tuple[Object, ...] = ()
     quotas: tuple[Object, ...] = ()
     events: tuple[Object, ...] = ()
+    ledgers: tuple[Object, ...] = ()
     policies: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     active: str = ""
+    around: Around = field(default_factory=dict)
 
     def policy_sets(self) -> dict[str, PolicySet]:
         """The sets by digest, the active one first. Raises SnapshotError for one that does not load any more."""
@@ -65,11 +73,13 @@ def state_of(
     policies: Mapping[str, Mapping[str, str]],
     active: str,
     namespace: str = "",
+    around: Iterable[str] = (),
 ) -> State:
     """The state of a cluster's objects, told apart by kind. With `namespace`, Pods and claims of others are kept only
-    as far as they take something away from its own.
+    as far as they take something away from its own. `around` are the kinds of what stands around that were read.
     """
-    listed = [one for one in objects if _needed(one, namespace)]
+    gathering = Gathering(around)
+    listed = [one for one in map(gathering.see, objects) if _needed(one, namespace)]
     found: dict[str, list[Object]] = {name: [] for name, _ in _KINDS.values()}
     for one in listed:
         name, projection = _KINDS.get(text(one.get("kind")), ("", None))
@@ -81,7 +91,13 @@ def state_of(
         _pod(pod) if _asks(pod) and (not namespace or _own(pod, namespace)) else _load(pod) for pod in snapshot.pods
     )
     claims = tuple(claim if not namespace or _own(claim, namespace) else _held(claim) for claim in snapshot.claims)
-    return State(replace(snapshot, pods=pods, claims=claims), **kinds, policies=policies, active=active)
+    return State(
+        replace(snapshot, pods=pods, claims=claims),
+        **kinds,
+        policies=policies,
+        active=active,
+        around=gathering.around(),
+    )
 
 
 def dumps(state: State) -> bytes:
@@ -104,7 +120,8 @@ def loads(data: bytes) -> State:
         digest: {name: text(content) for name, content in mapping(files).items()}
         for digest, files in mapping(body.get("policies")).items()
     }
-    state = State(snapshot, **kinds, policies=policies, active=text(body.get("active")))
+    around = {kind: tuple(map(mapping, sequence(listed))) for kind, listed in mapping(body.get("around")).items()}
+    state = State(snapshot, **kinds, policies=policies, active=text(body.get("active")), around=around)
     written = text(body.get("digest"))
     # As it was written the digest is over the very bytes; who has only laid it out anew has changed nothing either.
     bare = data.rstrip().replace(f'"digest":"{written}",'.encode(), b"", 1)
@@ -116,6 +133,10 @@ def loads(data: bytes) -> State:
 def _body(state: State) -> dict[str, Any]:
     body: dict[str, Any] = msgspec.json.decode(dumps_snapshot(state.snapshot))
     body |= {name: getattr(state, name) for name, _ in _KINDS.values()}
+    if not state.ledgers:
+        del body["ledgers"]  # states from before there were any keep their digest
+    if state.around:
+        body["around"] = state.around
     return body | {"policies": state.policies, "active": state.active}
 
 
@@ -129,7 +150,7 @@ def _own(item: Object, namespace: str) -> bool:
 
 
 def _asks(pod: Object) -> bool:
-    return bool(claim_entries(pod))
+    return bool(claim_entries(pod)) or in_plugin_lane(pod)
 
 
 def _needed(item: Object, namespace: str) -> bool:
@@ -158,8 +179,12 @@ def _pod(pod: Object) -> Object:
     conditions = [one for one in sequence(at(pod, "status", "conditions")) if at(one, "type") in _CONDITIONS]
     kept = {key: value for key, value in mapping(pod.get("status")).items() if key != "conditions"}
     status = kept | ({"conditions": conditions} if conditions else {})
-    # Affinity to other Pods is not judged here, so nothing is told by labels, in which people write who they are.
+    # Affinity to other Pods is not judged here, so but for groups nothing is told by labels, in which people write who
+    # they are.
     metadata = {key: value for key, value in mapping(pod.get("metadata")).items() if key != "labels"}
+    labels = {key: value for key, value in mapping(at(pod, "metadata", "labels")).items() if key.startswith(GROUPS)}
+    if labels:
+        metadata["labels"] = labels
     return {**pod, "metadata": metadata, "status": status}
 
 
@@ -207,9 +232,14 @@ def _event(item: Object) -> Object:
     return {"metadata": _some(item.get("metadata"), "name", "namespace"), "involvedObject": about, **seen}
 
 
+def _ledger(item: Object) -> Object:
+    return {"metadata": _some(item.get("metadata"), "name"), "spec": mapping(item.get("spec"))}
+
+
 _KINDS: Final[dict[str, tuple[str, Callable[[Object], Object]]]] = {
     "Namespace": ("namespaces", _namespace),
     "ResourceClaimTemplate": ("templates", _template),
     "ResourceQuota": ("quotas", _quota),
     "Event": ("events", _event),
+    "TenantLedger": ("ledgers", _ledger),
 }

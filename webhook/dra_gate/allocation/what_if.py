@@ -104,6 +104,8 @@ def _nothing(explainer: Explainer, pod: Object) -> Forecast:
         for one in request.candidates
         if one.rank and one.reasons
     ]
+    if not reasons and explanation.state == "held":
+        reasons = [*(cause.text for cause in explanation.causes), "what it would be granted then is not told here"]
     return Forecast(*name_of(pod), "", (), (), "; ".join(reasons) or "it is not known why", ())
 
 

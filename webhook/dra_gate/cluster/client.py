@@ -11,9 +11,11 @@ import contextlib
 import functools
 import importlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlencode
@@ -39,6 +41,10 @@ PAGE = 500  # objects in a page of a list, as client-go asks for
 # At once: a watch for each kind, workers, the lease. The default (five a core) makes small machines reconnect.
 CONNECTIONS = 32
 RELOAD_SECONDS = 5.0  # least time between two readings of the configuration after 401s
+SKEW_SECONDS = 10.0  # clocks that differ by less agree
+# Nobody looks at what Events and owner references call an object, and it becomes part of a path. With
+# "../../pods?watch=true" it would be another request, and one that never ends.
+_PATH = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._:~@=,+-]+)+")
 
 Object = dict[str, Any]
 Shape = TypeVar("Shape")
@@ -275,13 +281,15 @@ class Client:
 
     Every method raises ApiError (NotFound, Conflict, Gone) for an answer outside 2xx and Unreachable for none. Nothing
     is retried, except once after 401 with the configuration read anew (rotated token files, expired exec credentials).
-    Paths are absolute API paths such as `/api/v1/namespaces`.
+    Paths are absolute API paths such as `/api/v1/namespaces`; one that is none is answered as the API server would, by
+    NotFound, and not asked for.
     """
 
     def __init__(self, load: Callable[[], Way]) -> None:
         """`load` is called now and after 401s. Raises ConfigError."""
         self._load = load
         self._lock = threading.Lock()
+        self._ahead = 0.0
         self._configure()
 
     @classmethod
@@ -330,6 +338,8 @@ class Client:
         timeout: urllib3.Timeout | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """The answer with its body unread, if it is 2xx."""
+        if _PATH.fullmatch(path) is None:
+            raise NotFound(404, "NotFound", f"no object has a path such as {path[:200]!r}")
         payload = None if body is None else _encode(body)
         fields = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in (params or {}).items()}
         query = urlencode(fields) if fields else ""
@@ -337,6 +347,7 @@ class Client:
             pool, host, headers = self._prepared()
             if payload is not None:
                 headers["Content-Type"] = content_type
+            began = time.time()
             try:
                 response = pool.urlopen(
                     method,
@@ -348,6 +359,7 @@ class Client:
                     preload_content=False,
                     redirect=False,
                 )
+                self._ahead = _ahead(response.headers.get("Date", ""), began, time.time())
                 if response.status < 300:
                     return response
                 data = response.data
@@ -357,6 +369,12 @@ class Client:
                 continue
             raise _answer_error(response, data)
         raise AssertionError  # pragma: no cover - the second round returns or raises
+
+    def ahead(self) -> float:
+        """By how many seconds this machine's clock is ahead of the API server's (less than 0: behind), as its last
+        answer told; 0 where they agree. For who does what can't be taken back at a time that others have said.
+        """
+        return self._ahead
 
     def _body(self, response: urllib3.BaseHTTPResponse) -> bytes:
         try:
@@ -376,6 +394,10 @@ class Client:
     def get(self, path: str, params: Params | None = None, timeout: float | None = None) -> Object:
         """The object or list at `path`. `timeout` in seconds holds for connecting and each wait for bytes."""
         return self._json(self._send("GET", path, params, timeout=_total(timeout)))
+
+    def read(self, path: str) -> bytes:
+        """What stands at `path`, which is no object: /metrics and the like."""
+        return self._body(self._send("GET", path))
 
     def list(self, path: str, limit: int = PAGE, params: Params | None = None, shape: type | None = None) -> Listing:
         """Everything at `path`, `limit` objects a page (0: all at once). Nothing is asked before it is iterated over.
@@ -400,13 +422,17 @@ class Client:
         )
         return Watch(response, shape)
 
-    def create(self, path: str, obj: Mapping[str, Any], timeout: float | None = None) -> Object:
+    def create(
+        self, path: str, obj: Mapping[str, Any], timeout: float | None = None, params: Params | None = None
+    ) -> Object:
         """POST `obj` to the collection at `path`; the stored object."""
-        return self._json(self._send("POST", path, body=obj, timeout=_total(timeout)))
+        return self._json(self._send("POST", path, params, body=obj, timeout=_total(timeout)))
 
-    def replace(self, path: str, obj: Mapping[str, Any], timeout: float | None = None) -> Object:
+    def replace(
+        self, path: str, obj: Mapping[str, Any], timeout: float | None = None, params: Params | None = None
+    ) -> Object:
         """PUT `obj` at `path`; with `metadata.resourceVersion` in it a Conflict is raised when somebody was faster."""
-        return self._json(self._send("PUT", path, body=obj, timeout=_total(timeout)))
+        return self._json(self._send("PUT", path, params, body=obj, timeout=_total(timeout)))
 
     def patch(
         self,
@@ -430,6 +456,17 @@ class Client:
     def close(self) -> None:
         """Close idle connections."""
         self._pool.clear()
+
+
+def _ahead(date: str, began: float, ended: float) -> float:
+    """By an answer's Date (RFC 9110, whole seconds) and when it was asked for and came."""
+    try:
+        said = parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return 0.0
+    if said < began - SKEW_SECONDS:
+        return began - said
+    return ended - said if said > ended + SKEW_SECONDS else 0.0
 
 
 def _total(timeout: float | None) -> urllib3.Timeout | None:
@@ -458,7 +495,11 @@ def _way(kubeconfig: str | None, context: str | None) -> Way:
             return service_account.ServiceAccount(CONNECTIONS)
         return _Configured(source, context)
     except Exception as error:  # ConfigException, OSError, yaml errors, KeyError: all mean the same to the caller
-        raise ConfigError(f"no usable cluster configuration ({source or 'service account'}): {error}") from error
+        found, why = source or "no KUBECONFIG, no ~/.kube/config, no service account of a Pod", str(error).rstrip(".")
+        if source is not None and os.pathsep not in source and not Path(source).expanduser().exists():
+            why = "there is no such file"
+        told = f"no usable cluster configuration ({found}): {why}. Give --kubeconfig FILE, or set KUBECONFIG"
+        raise ConfigError(told) from error
 
 
 class _Configured:

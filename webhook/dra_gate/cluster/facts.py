@@ -12,31 +12,35 @@ import sys
 import threading
 import time
 import zlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from dra_gate.admission.configurations import GATE_WRITERS
-from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, ClaimFacts, Facts
+from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, ClaimFacts, Facts, LedgerView
 from dra_gate.admission.reach import Reach
 from dra_gate.admission.rules.quota import charge_of
 from dra_gate.admission.sets import PolicySets
+from dra_gate.admission.stamp import CANDIDATES, CLAIMS, POLICY, TENANT
 from dra_gate.cluster import shapes
 from dra_gate.cluster.device_nodes import DeviceNodes
-from dra_gate.fairness.charge import NOTHING, Charge, Given, claim_charge, given_charge, given_devices
-from dra_gate.fairness.holding import POD_CLAIM_ANNOTATION, PodHolding, held, pod_holding
+from dra_gate.fairness.charge import NOTHING, Charge, Given, claim_charge, given_charge
+from dra_gate.fairness.holdings import Holdings, Scales
+from dra_gate.fairness.rules import payer_of
 from dra_gate.kube.claim import UnknownAllocationMode
 from dra_gate.kube.pod import IMPLICIT_PREFIX, claim_entries, containers, extended_resource_names, is_finished
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.compile import TemplateIndex, templates_of
 from dra_gate.policy.model import PolicySet
+from dra_gate.policy.switch import NO_SWITCH
 
 Key = tuple[str, str]  # namespace (empty for cluster-scoped objects) and name
 
 _JUDGEMENTS = 10_000  # distinct specs remembered
-_SWITCH = ""  # stands among namespaces for the Gate's lane switch
+_STAMP = (POLICY, TENANT, CANDIDATES, CLAIMS)  # as far as charges need it
+_SWITCH = ""  # stands among namespaces for the Gate's switch between lanes
 EARLIER_SECONDS = 5.0  # for so long what labels or the switch said before still counts: replicas differ by less
 
 DRA = "/apis/resource.k8s.io/v1/"
@@ -52,6 +56,7 @@ PATHS = {
     "Pod": "/api/v1/pods",
 }
 TAINT_RULES = DRA + "devicetaintrules"  # not everywhere: in v1 since 1.37
+LEDGERS = "/apis/dra-gate.io/v1alpha1/tenantledgers"  # not before its CRD is installed
 
 
 class KindSink:
@@ -99,7 +104,8 @@ class KindSink:
 class World:
     """The cluster as decisions see it, under the policy sets that count. `writers` are the gate's own accounts.
 
-    Objects may arrive before any set does: they are kept in a form that every set can be judged from. `clock` gives
+    Objects may arrive before any set does: they are kept in a form that every set can be judged from. `counting`: what
+    tenants without a ledger hold is counted from Pods and claims; a replica goes by ledgers alone. `clock` gives
     seconds that never go back; it only says how long ago labels changed. `now` gives seconds since 1970: on which day
     exceptions end.
     """
@@ -109,6 +115,7 @@ class World:
         policy_set: PolicySet | None = None,
         *,
         writers: Iterable[str] = GATE_WRITERS,
+        counting: bool = True,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -118,6 +125,8 @@ class World:
         self._lock = threading.Lock()
         self._indexes: dict[str, TemplateIndex] = {}
         self._sets: PolicySets | None = None
+        self._switch_before = NO_SWITCH
+        self._payer: Callable[[str, str], str | None] = lambda _namespace, _stamped: None
         self._reach = Reach(())
         self._extended_names: dict[str, str] = {}  # class -> its extendedResourceName
         self._class_specs: dict[str, Object] = {}
@@ -127,7 +136,12 @@ class World:
         self._changed: deque[tuple[float, str]] = deque()  # when the lane or mode of which namespace changed
         self._templates: dict[Key, ClaimFacts] = {}
         self._claims: dict[Key, ClaimFacts] = {}
-        self._holdings = _Holdings(self._charge_of_template, self._charge_of_given)
+        self._ledgers: dict[str, LedgerView] = {}
+        self._counting = counting
+        scales = Scales(
+            self._tenant, self._charge_of_template, self._charge_of_claim, self._charge_of_given, self._is_device
+        )
+        self._holdings = Holdings(scales, grace=0)
         self._raw_pods: dict[Key, Object] = {}  # Pods that ask for extended resources, of which some may give devices
         self._judgements: dict[bytes, ClaimFacts] = {}  # by digest of the spec: thousands of claims share few specs
         self._charges: dict[str, Charge] = {}  # worst case by compiled template
@@ -146,6 +160,7 @@ class World:
                 ("ResourceClaimTemplate", self._set_template, self._drop_template, shapes.Spec),
                 ("ResourceClaim", self._set_claim, self._drop_claim, shapes.ResourceClaim),
                 ("Pod", self._set_pod, self._drop_pod, shapes.Pod),
+                ("TenantLedger", self._set_ledger, self._drop_ledger, shapes.TenantLedger),
             )
         }
         self._facts: Facts | None = None
@@ -162,9 +177,10 @@ class World:
         indexes = {s.digest: self._indexes.get(s.digest) or templates_of(s) for s in sets.all}
         with self._lock:
             before = self._sets
-            self._indexes, self._sets = indexes, sets
-            if before is not None and before.lane_override != sets.lane_override:
+            self._indexes, self._sets, self._payer = indexes, sets, payer_of(sets.all)
+            if before is not None and not before.switch.same_lanes(sets.switch):
                 self._changed.append((self._clock(), _SWITCH))
+                self._switch_before = before.switch
             if before is not None and [s.digest for s in before.all] == [s.digest for s in sets.all]:
                 self._assemble()  # only the generation or the switch moved
                 return
@@ -191,7 +207,8 @@ class World:
 
     def sinks(self) -> dict[str, KindSink]:
         """Where reflectors put objects, by the path that they list and watch."""
-        return {PATHS[kind]: sink for kind, sink in self._sinks.items()}
+        paths = {**PATHS, "TenantLedger": LEDGERS}
+        return {paths[kind]: sink for kind, sink in self._sinks.items() if self._counting or kind != "Pod"}
 
     def apply(self, obj: Object) -> bool:
         """Take in one object from a file. False: its kind tells the gate nothing."""
@@ -202,7 +219,7 @@ class World:
         return True
 
     def set_used(self, tenant: str, charge: Charge) -> None:
-        """What `tenant` holds already, said by the caller; it wins over what the objects say."""
+        """What `tenant` holds already, said by the caller; it wins over what the objects say, its ledger included."""
         with self._lock:
             self._fixed_used[tenant] = charge
             self._assemble()
@@ -222,14 +239,17 @@ class World:
             for policy in policy_set.policies.values():
                 for name in policy.serves:
                     resources.setdefault(name, policy_set.models[policy.candidates[0]].device_class)
-        lane_is_new = any(name == _SWITCH for _, name in self._changed)
+        previous = sets.switch
+        if any(name == _SWITCH for _, name in self._changed):
+            # Who edits the Gate by hand may leave what it says of before as it was.
+            previous = self._switch_before if sets.switch_previous.same_lanes(sets.switch) else sets.switch_previous
         self._facts = Facts(
             policy_set=sets.active,
             index=self._indexes[sets.active.digest],
             accepted={s.digest: (s, self._indexes[s.digest]) for s in sets.accepted},
             gate_generation=sets.generation,
-            lane_override=sets.lane_override,
-            lane_previous=sets.lane_previous if lane_is_new else sets.lane_override,
+            switch=sets.switch,
+            switch_previous=previous,
             previous_labels=self._previous_labels,
             writers=self._writers,
             namespaces=self._namespaces,
@@ -238,6 +258,9 @@ class World:
             templates=self._templates,
             claims=self._claims,
             reached_by=self._reach.of_new_spec,
+            ledgers={name: view for name, view in self._ledgers.items() if name not in self._fixed_used}
+            if self._fixed_used
+            else self._ledgers,
             used={**self._holdings.used, **self._fixed_used} if self._fixed_used else self._holdings.used,
             nodes=self._device_nodes.nodes,
             day=self._day(),
@@ -319,10 +342,8 @@ class World:
         self._assemble()
         self._device_nodes.judge_again()
         for key, pod in self._raw_pods.items():
-            self._hold(key, pod)
-        self._holdings.recharge_pods(self._tenant)
-        for key in self._claims:
-            self._holdings.recharge_claim(key, self._tenant(key[0]), self._claims[key])
+            self._holdings.set_pod(key, pod)
+        self._holdings.recharge()
 
     def _judged(self, spec: Object, path: tuple[str, ...]) -> ClaimFacts:
         digest = hashlib.blake2b(msgspec.json.encode([path, spec], order="sorted"), digest_size=20).digest()
@@ -335,20 +356,16 @@ class World:
 
     def _set_template(self, key: Key, obj: Object) -> None:
         self._templates[key] = self._judged(mapping(obj.get("spec")), ("spec",))
-        self._holdings.changed(key)
+        self._holdings.template_changed(key)
 
     def _drop_template(self, key: Key) -> None:
         self._templates.pop(key, None)
-        self._holdings.changed(key)
+        self._holdings.template_changed(key)
 
     def _set_claim(self, key: Key, obj: Object) -> None:
-        owner = next(
-            (mapping(o) for o in sequence(at(obj, "metadata", "ownerReferences")) if mapping(o).get("kind") == "Pod"),
-            None,
-        )
-        spec = mapping(obj.get("spec"))
-        found = self._claims[key] = self._judged(spec, ())
-        self._holdings.set_claim(key, obj, owner, self._tenant(key[0]), found)
+        self._claims[key] = self._judged(mapping(obj.get("spec")), ())
+        if self._counting:
+            self._holdings.set_claim(key, obj)
 
     def _drop_claim(self, key: Key) -> None:
         self._claims.pop(key, None)
@@ -362,17 +379,26 @@ class World:
             obj = self._raw_pods[key] = _project_pod(obj)
         else:
             self._raw_pods.pop(key, None)
-        self._hold(key, obj)
-
-    def _hold(self, key: Key, pod: Object) -> None:
-        self._holdings.set_pod(key, pod_holding(pod, self._is_device), self._tenant(key[0]))
+        self._holdings.set_pod(key, obj)
 
     def _drop_pod(self, key: Key) -> None:
         self._raw_pods.pop(key, None)
         self._holdings.drop_pod(key)
 
-    def _tenant(self, namespace: str) -> str | None:
-        return None if self._sets is None else self._sets.active.tenant_by_namespace.get(namespace)
+    def _set_ledger(self, key: Key, obj: Object) -> None:
+        status = mapping(obj.get("status"))
+        used = Charge(_count(status.get("devices")), _counts(status.get("models")))
+        self._ledgers[key[1]] = LedgerView(used, _count(status.get("waiting")), _counts(status.get("largest")))
+        if self._fixed_used:
+            self._assemble()
+
+    def _drop_ledger(self, key: Key) -> None:
+        self._ledgers.pop(key[1], None)
+        if self._fixed_used:
+            self._assemble()
+
+    def _tenant(self, namespace: str, stamped: str) -> str | None:
+        return self._payer(namespace, stamped)
 
     def _charge_of_template(self, namespace: str, name: str) -> Charge:
         """The worst case of a claim from the named template; nothing for one that gives no gated device."""
@@ -387,6 +413,10 @@ class World:
             return NOTHING
         return _worst_case(mapping(found.spec.get("spec")))
 
+    def _charge_of_claim(self, namespace: str, name: str) -> Charge:
+        found = self._claims.get((namespace, name))
+        return NOTHING if found is None or not found.reached else _worst_case(found.spec)
+
     def _charge_of_given(self, given: Given) -> Charge:
         found = self._given_charges.get(given)
         if found is None:
@@ -394,137 +424,19 @@ class World:
         return found
 
 
-class _Holdings:
-    """Charges by tenant, kept up to date one Pod and one claim at a time."""
-
-    def __init__(
-        self, charge_of_template: Callable[[str, str], Charge], charge_of_given: Callable[[Given], Charge]
-    ) -> None:
-        self.used: dict[str, Charge] = {}
-        self._charge_of_template = charge_of_template
-        self._charge_of_given = charge_of_given
-        self._pods: dict[Key, PodHolding] = {}
-        self._pod_by_uid: dict[str, Key] = {}
-        self._namers: dict[Key, set[Key]] = {}  # template -> Pods that name it
-        # (Pod UID, claim entry) -> its claims, and what each was given (None: nothing yet). People may write an owner
-        # and an entry on a claim of their own: the dearest claim counts.
-        self._entries: dict[tuple[str, str], dict[Key, Given | None]] = {}
-        self._claim_entry: dict[Key, tuple[str, str]] = {}  # generated claims -> (Pod UID, claim entry)
-        self._truths: dict[Given, Given] = {}  # one of each, for thousands of claims
-        self._own_claims: dict[Key, Given | None] = {}  # claims of nobody's own -> what they were given
-        self._charged: dict[tuple[str, Key], tuple[str, Charge]] = {}  # ("pod" or "claim", key) -> tenant, charge
-
-    def set_pod(self, key: Key, holding: PodHolding, tenant: str | None) -> None:
-        if self._pods.get(key) != holding:
-            self._forget_pod(key)
-            self._pods[key] = holding
-            self._pod_by_uid[holding.uid] = key
-            for _, template in holding.templates:
-                self._namers.setdefault((key[0], template), set()).add(key)
-        self._charge(("pod", key), tenant, self._of_pod(holding))
-
-    def drop_pod(self, key: Key) -> None:
-        self._forget_pod(key)
-        self._charge(("pod", key), None, NOTHING)
-
-    def recharge_pods(self, tenant_of: Callable[[str], str | None]) -> None:
-        """Owners of namespaces, or what templates weigh, may have changed."""
-        for key, holding in self._pods.items():
-            self._charge(("pod", key), tenant_of(key[0]), self._of_pod(holding))
-
-    def _forget_pod(self, key: Key) -> None:
-        holding = self._pods.pop(key, None)
-        if holding is None:
-            return
-        if self._pod_by_uid.get(holding.uid) == key:
-            del self._pod_by_uid[holding.uid]
-        for _, template in holding.templates:
-            namers = self._namers.get((key[0], template), set())
-            namers.discard(key)
-            if not namers:
-                self._namers.pop((key[0], template), None)
-
-    def set_claim(self, key: Key, claim: Object, owner: Object | None, tenant: str | None, found: ClaimFacts) -> None:
-        """`owner` is the Pod that the claim was made for, if any: then it counts with the Pod, however it is named."""
-        truth = given_devices(claim)
-        if truth is not None:
-            truth = self._truths.setdefault(truth, truth)
-        entry = None
-        if owner is not None:
-            entry = (text(owner.get("uid")), text(at(claim, "metadata", "annotations", POD_CLAIM_ANNOTATION)))
-        self._replace_entry(key, entry, truth)
-        if entry is None:
-            self._own_claims[key] = truth
-        else:
-            self._own_claims.pop(key, None)
-        self.recharge_claim(key, tenant, found)
-
-    def drop_claim(self, key: Key) -> None:
-        self._replace_entry(key, None, None)
-        self._own_claims.pop(key, None)
-        self._charge(("claim", key), None, NOTHING)
-
-    def recharge_claim(self, key: Key, tenant: str | None, found: ClaimFacts) -> None:
-        """A claim of nobody's own is charged by itself, however many Pods name it, if it can give a gated device."""
-        if key not in self._own_claims or not found.reached:
-            self._charge(("claim", key), None, NOTHING)
-            return
-        truth = self._own_claims[key]
-        charge = _worst_case(found.spec) if truth is None else self._charge_of_given(truth)
-        self._charge(("claim", key), tenant, charge)
-
-    def _replace_entry(self, key: Key, entry: tuple[str, str] | None, truth: Given | None) -> None:
-        before = self._claim_entry.pop(key, None)
-        if before is not None:
-            self._entries[before].pop(key)
-            if not self._entries[before]:
-                del self._entries[before]
-        if entry is not None:
-            self._claim_entry[key] = entry
-            self._entries.setdefault(entry, {})[key] = truth
-        for uid in {changed[0] for changed in (before, entry) if changed is not None}:
-            self._recharge(self._pod_by_uid.get(uid))
-
-    def changed(self, template: Key) -> None:
-        """A template changed: Pods that name it may weigh differently."""
-        for key in self._namers.get(template, ()):
-            self._recharge(key)
-
-    def _of_pod(self, holding: PodHolding) -> Charge:
-        def charge_of(entry: str, template: str) -> Charge:
-            given = self._entries.get((holding.uid, entry))
-            if given is None or None in given.values():
-                return self._charge_of_template(holding.namespace, template)
-            truths = (self._charge_of_given(truth) for truth in given.values() if truth is not None)
-            return max(truths, key=lambda charge: charge.devices)
-
-        return held(holding, charge_of)
-
-    def _recharge(self, key: Key | None) -> None:
-        before = self._charged.get(("pod", key)) if key is not None else None
-        if key is not None and before is not None:
-            self._charge(("pod", key), before[0], self._of_pod(self._pods[key]))
-
-    def _charge(self, holder: tuple[str, Key], tenant: str | None, charge: Charge) -> None:
-        before = self._charged.get(holder)
-        if before == (None if tenant is None else (tenant, charge)):
-            return  # most events of a Pod change nothing of this
-        if before is not None:
-            del self._charged[holder]
-            used = self.used[before[0]]
-            models = Counter(used.models)
-            models.subtract(before[1].models)
-            self.used[before[0]] = Charge(used.devices - before[1].devices, +models)
-        if tenant is not None:
-            self._charged[holder] = (tenant, charge)
-            self.used[tenant] = self.used.get(tenant, NOTHING) + charge
-
-
 def _worst_case(spec: Object) -> Charge:
     try:
         return claim_charge(spec)
     except UnknownAllocationMode:
         return NOTHING  # validate refuses such a claim; one that is there already is the scheduler's to refuse
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _counts(value: object) -> dict[str, int]:
+    return {sys.intern(name): count for name, count in mapping(value).items() if isinstance(count, int)}
 
 
 def _packed(value: object) -> bytes:
@@ -550,7 +462,10 @@ def _project_pod(pod: Object) -> Object:
             {"resources": mapping(raw).get("resources"), "restartPolicy": mapping(raw).get("restartPolicy")}
             for raw in sequence(spec.get(kind))
         ]
-    return {"metadata": {key: metadata.get(key) for key in ("name", "namespace", "uid")}, "spec": kept}
+    kept |= {key: spec.get(key) for key in ("nodeName", "schedulingGates")}
+    told = {key: metadata.get(key) for key in ("name", "namespace", "uid", "deletionTimestamp")}
+    stamp = {key: value for key, value in mapping(metadata.get("annotations")).items() if key in _STAMP}
+    return {"metadata": {**told, "annotations": stamp}, "spec": kept}
 
 
 def _key(obj: Object) -> Key:

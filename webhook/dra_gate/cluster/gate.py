@@ -10,6 +10,7 @@ from typing import Any
 from dra_gate.admission.sets import PolicySets
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.model import PolicySet
+from dra_gate.policy.switch import NO_SWITCH, Switch
 
 GATE = "default"  # the name of the one Gate
 GATES_PATH = "/apis/dra-gate.io/v1alpha1/gates"
@@ -20,6 +21,7 @@ ACTIVATION = "dra-gate.io/activation"
 WITHDRAWALS = "dra-gate.io/withdrawals"
 MAX_WITHDRAWALS = 20  # that are remembered: annotations have 256 KiB in all
 MAX_ACCEPTED = 8  # what the schema takes
+MAX_SWITCHED = 500  # tenants with a lane of their own
 PREPARED = 2  # published sets that were never active: so many of the newest have their templates made beforehand
 
 
@@ -43,6 +45,19 @@ class Activation:
 
 
 @dataclass(frozen=True, slots=True)
+class Switched:
+    """The last change of the switch: who, when (RFC 3339) and why, as the command said it; all may be empty.
+
+    `count` is how many changes of lanes commands have made.
+    """
+
+    by: str = ""
+    at: str = ""
+    reason: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """The Gate as far as anybody reads it. `status` is the raw one; `history` and `observed` are its fields.
 
@@ -55,8 +70,9 @@ class Gate:
     generation: int
     active: str
     accepted: tuple[Accepted, ...] = ()
-    lane_override: str = ""
-    lane_previous: str = ""
+    switch: Switch = NO_SWITCH
+    switch_previous: Switch = NO_SWITCH
+    switched: Switched = Switched()
     claimed: Activation | None = None
     history: tuple[Activation, ...] = ()
     withdrawals: tuple[Activation, ...] = ()
@@ -89,13 +105,31 @@ def read_gate(obj: Object) -> Gate:
             Accepted(text(entry.get("digest")), entry.get("pinned") is True, text(entry.get("since")))
             for entry in map(mapping, sequence(spec.get("accepted")))
         ),
-        lane_override=text(at(spec, "lane", "override")),
-        lane_previous=text(at(spec, "lane", "previous")),
+        switch=_switch(spec, "override", "tenants"),
+        switch_previous=_switch(spec, "previous", "previousTenants"),
+        switched=_switched(mapping(spec.get("lane"))),
         claimed=_claimed(text(at(metadata, "annotations", ACTIVATION)), active, observed),
         history=_entries(status.get("history")),
         withdrawals=_entries(_json(text(at(metadata, "annotations", WITHDRAWALS)))),
         observed=observed,
         status=status,
+    )
+
+
+def _switch(spec: Object, override: str, tenants: str) -> Switch:
+    lane = mapping(spec.get("lane"))
+    entries = {text(entry.get("name")): entry for entry in map(mapping, sequence(lane.get(tenants)))}
+    return Switch(
+        text(lane.get(override)),
+        {name: text(entry.get("lane")) for name, entry in entries.items()},
+        text(lane.get("drainBy")) if override == "override" else "",
+        {name: text(entry.get("drainBy")) for name, entry in entries.items() if "drainBy" in entry},
+    )
+
+
+def _switched(lane: Object) -> Switched:
+    return Switched(
+        text(lane.get("by")), text(lane.get("at")), text(lane.get("reason")), _number(lane.get("generation"))
     )
 
 
@@ -171,6 +205,38 @@ def with_withdrawn(stored: Object, withdrawal: Activation) -> dict[str, Any]:
     return {"apiVersion": "dra-gate.io/v1alpha1", "kind": "Gate", "metadata": metadata, "spec": spec}
 
 
+def with_switch(stored: Object, switch: Switch, change: Switched) -> dict[str, Any]:
+    """The Gate to write so that `switch` counts; all else stays as it is. `change.count` is not looked at.
+
+    Where the lanes stay as they are only what is said of the change is new. Raises ValueError for more tenants than the
+    schema takes.
+    """
+    if len(switch.tenants) > MAX_SWITCHED:
+        raise ValueError(f"{len(switch.tenants)} tenants with a lane of their own, and {MAX_SWITCHED} is the most")
+    metadata, spec = _parts(stored)
+    gate = read_gate(stored)
+    before, count = gate.switch_previous, gate.switched.count
+    if not switch.same_lanes(gate.switch):
+        before, count = gate.switch, count + 1
+    said = {"by": change.by, "at": change.at, "reason": change.reason, "drainBy": switch.drain_by}
+    spec["lane"] = {
+        "override": switch.override,
+        "tenants": [
+            entry | ({"drainBy": switch.drains[entry["name"]]} if switch.drains.get(entry["name"]) else {})
+            for entry in _lanes(switch)
+        ],
+        "previous": before.override,
+        "previousTenants": _lanes(before),
+        "generation": count,
+        **{name: value for name, value in said.items() if value},
+    }
+    return {"apiVersion": "dra-gate.io/v1alpha1", "kind": "Gate", "metadata": metadata, "spec": spec}
+
+
+def _lanes(switch: Switch) -> list[dict[str, str]]:
+    return [{"name": name, "lane": lane} for name, lane in sorted(switch.tenants.items())]
+
+
 def _parts(stored: Object) -> tuple[dict[str, Any], dict[str, Any]]:
     """Metadata and spec to write changes into."""
     metadata = dict(mapping(stored.get("metadata")))
@@ -201,7 +267,7 @@ def choose(
     known = {**counting, **sets}
     honoured = [known[digest] for digest in gate.named if digest in known] + list(bridged)
     accepted = {found.digest: found for found in honoured if found.digest != active.digest}
-    return PolicySets(active, tuple(accepted.values()), gate.generation, gate.lane_override, gate.lane_previous)
+    return PolicySets(active, tuple(accepted.values()), gate.generation, gate.switch, gate.switch_previous)
 
 
 def kept(gate: Gate | None, published: Mapping[str, str]) -> tuple[str, ...]:

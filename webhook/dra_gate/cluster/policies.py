@@ -6,7 +6,6 @@ next, stays loaded. Loading happens in a thread of its own, what the Gate names 
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import socket
 import threading
@@ -18,6 +17,7 @@ from types import MappingProxyType
 
 from dra_gate.admission.sets import PolicySets
 from dra_gate.cluster.client import Client, ClusterError, NotFound, lean
+from dra_gate.cluster.events import event, write_event
 from dra_gate.cluster.gate import GATE, GATE_PATH, GATES_PATH, Gate, choose, kept, read_gate
 from dra_gate.cluster.policy_map import (
     MAPS_PATH,
@@ -468,30 +468,16 @@ class PolicySource:
                 continue
             self._event_times.append(now)
             try:
-                self._client.create(
-                    f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events", self._event(refusal), timeout=LIVE_SECONDS
-                )
+                write_event(self._client, self._event(refusal), LIVE_SECONDS)
             except ClusterError as error:
                 _log.warning("no Event about %s: %s", refusal.name, error)
 
     def _event(self, refusal: Refusal) -> dict[str, object]:
-        """events.k8s.io/v1: note at most 1024 bytes, reportingInstance at most 128."""
         stays = self._sets.active.digest[:12] if self._sets is not None else "none"
         note = f"dra-gate does not use this policy set ({refusal.code}): {refusal.message}. In use: {stays}"
         regarding = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": NAMESPACE, "name": refusal.name}
-        return {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": "dra-gate-", "namespace": NAMESPACE},
-            "eventTime": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "type": "Warning",
-            "reason": "PolicySetRefused",
-            "action": "Load",
-            "reportingController": "dra-gate.io/policies",
-            "reportingInstance": self._identity[:128],
-            "regarding": regarding | ({"uid": refusal.uid} if refusal.uid else {}),
-            "note": note.encode()[:1024].decode(errors="ignore"),
-        }
+        regarding |= {"uid": refusal.uid} if refusal.uid else {}
+        return event(regarding, "PolicySetRefused", "Load", note, part="policies", identity=self._identity)
 
 
 class _Sink:

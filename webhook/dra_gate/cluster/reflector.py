@@ -91,6 +91,7 @@ class Reflector:
         name: str,
         label_selector: str | None = None,
         *,
+        field_selector: str | None = None,
         backoff_seconds: tuple[float, float] = BACKOFF_SECONDS,
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> None:
@@ -101,7 +102,8 @@ class Reflector:
         self._client = client
         self._path = path
         self._sink = sink
-        self._selector = {"labelSelector": label_selector} if label_selector else {}
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        self._selector = {name: selector for name, selector in selectors.items() if selector}
         self._backoff = Backoff(*backoff_seconds)
         self._watch_seconds = watch_seconds
         self._born = time.monotonic()
@@ -109,6 +111,7 @@ class Reflector:
         self._opened: float | None = None  # time.monotonic() when this round's watch was answered
         self._refusals = 0  # in a row
         self._page = PAGE
+        self._relisting = False
         self._watch: Watch | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -132,6 +135,18 @@ class Reflector:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def version(self) -> str:
+        """The resourceVersion that the sink has taken all up to; empty before the first list, and while listing."""
+        return self._version or ""
+
+    def relist(self) -> None:
+        """List anew, soon: for who knows that there is something newer than a quiet watch has told of."""
+        with self._lock:
+            self._relisting = True
+            if self._watch is not None:
+                self._watch.close()
+
     def age(self) -> float:
         """Seconds since the server was last heard; before the first list, since this was made."""
         return time.monotonic() - (self._born if self.last_seen is None else self.last_seen)
@@ -148,10 +163,13 @@ class Reflector:
         retry_after = 0.0
         error: Exception
         try:
+            with self._lock:
+                if self._relisting:
+                    self._relisting, self._version = False, None
             if self._version is None:
                 self._version = self._list()
             self._follow(self._version)
-            if self._steady() or self._stopping.is_set():
+            if self._steady() or self._stopping.is_set() or self._relisting:
                 return 0.0
             error = Unreachable("the watch was closed as soon as it was opened")
         except ApiError as caught:

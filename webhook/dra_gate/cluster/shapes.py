@@ -29,14 +29,27 @@ class _OwnedMetadata(_Metadata, omit_defaults=True):
     ownerReferences: _Items = None  # noqa: N815
 
 
+class _PodMetadata(_Metadata, omit_defaults=True):
+    annotations: dict[str, str] | None = None
+    deletionGracePeriodSeconds: int | None = None  # noqa: N815
+
+
+class _ClaimMetadata(_OwnedMetadata, omit_defaults=True):
+    labels: dict[str, str] | None = None
+
+
 class _Phase(Struct, omit_defaults=True):
     phase: str | None = None
 
 
-class Namespace(Struct, omit_defaults=True):
-    """Its labels, and whether it is being deleted."""
+class _NamespaceMetadata(_LabelledMetadata, omit_defaults=True):
+    annotations: dict[str, str] | None = None
 
-    metadata: _LabelledMetadata
+
+class Namespace(Struct, omit_defaults=True):
+    """Its labels, who moved it between lanes, and whether it is being deleted."""
+
+    metadata: _NamespaceMetadata
     status: _Phase | None = None
 
 
@@ -80,7 +93,7 @@ class _ClaimStatus(Struct, omit_defaults=True):
 class ResourceClaim(Struct, omit_defaults=True):
     """Its spec, whose it is, and which devices it was given."""
 
-    metadata: _OwnedMetadata
+    metadata: _ClaimMetadata
     spec: Any = None
     status: _ClaimStatus | None = None
 
@@ -97,6 +110,7 @@ class _Nothing(Struct):
 class _PodSpec(Struct, omit_defaults=True):
     nodeName: str = ""  # noqa: N815
     resourceClaims: _Items = None  # noqa: N815
+    schedulingGates: _Items = None  # noqa: N815
     containers: list[_Container] | None = None
     initContainers: list[_Container] | None = None  # noqa: N815
 
@@ -107,16 +121,30 @@ class _PodStatus(Struct, omit_defaults=True):
 
 
 class Pod(Struct, omit_defaults=True):
-    """The devices it asks for, the claims it names, where it is, and whether it has ended."""
+    """The devices it asks for, the claims it names, its stamp, where it is, and whether it waits or has ended."""
 
-    metadata: _Metadata
+    metadata: _PodMetadata
     spec: _PodSpec | None = None
     status: _PodStatus | None = None
 
 
-class _DatedMetadata(_OwnedMetadata, omit_defaults=True):
-    labels: dict[str, str] | None = None
+class _LedgerStatus(Struct, omit_defaults=True):
+    devices: int = 0
+    models: dict[str, int] | None = None
+    waiting: int = 0
+    largest: dict[str, int] | None = None
+
+
+class TenantLedger(Struct, omit_defaults=True):
+    """A tenant's account, and what waits for more."""
+
+    metadata: _Metadata
+    status: _LedgerStatus | None = None
+
+
+class _DatedMetadata(_ClaimMetadata, omit_defaults=True):
     creationTimestamp: str = ""  # noqa: N815
+    deletionGracePeriodSeconds: int | None = None  # noqa: N815
 
 
 class _FullNodeSpec(Struct, omit_defaults=True):
@@ -176,12 +204,14 @@ class _PlacedPodSpec(_PodSpec, omit_defaults=True):
     nodeSelector: dict[str, str] | None = None  # noqa: N815
     affinity: Any = None
     tolerations: _Items = None
-    schedulingGates: _Items = None  # noqa: N815
+    priority: int = 0
+    activeDeadlineSeconds: int | None = None  # noqa: N815
 
 
 class _ContainerStatus(Struct, omit_defaults=True):
     state: Any = None
     lastState: Any = None  # noqa: N815
+    restartCount: int = 0  # noqa: N815
     allocatedResourcesStatus: _Items = None  # noqa: N815
 
 
@@ -221,3 +251,27 @@ class BegunPod(Struct, omit_defaults=True):
     metadata: _OwnedMetadata
     spec: _ClaimingPodSpec | None = None
     status: _BegunPodStatus | None = None
+
+
+class _Regarding(Struct, omit_defaults=True):
+    apiVersion: str = ""  # noqa: N815
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Series(Struct, omit_defaults=True):
+    lastObservedTime: str | None = None  # noqa: N815
+
+
+class Event(Struct, omit_defaults=True):
+    """What it is about, why, what it says, and when it last came."""
+
+    metadata: _DatedMetadata
+    involvedObject: _Regarding | None = None  # noqa: N815
+    reason: str = ""
+    message: str = ""
+    lastTimestamp: str | None = None  # noqa: N815
+    eventTime: str | None = None  # noqa: N815
+    series: _Series | None = None

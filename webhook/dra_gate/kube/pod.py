@@ -185,6 +185,17 @@ def claim_entries(pod: Object) -> list[Object]:
     return [entry if isinstance(entry, dict) else {} for entry in sequence(at(pod, "spec", "resourceClaims"))]
 
 
+def claim_names(pod: Object) -> tuple[str, ...]:
+    """The names of its claims, those that its status says were made from templates among them."""
+    made = {
+        text(status.get("name")): text(status.get("resourceClaimName"))
+        for status in map(mapping, sequence(at(pod, "status", "resourceClaimStatuses")))
+    }
+    entries = claim_entries(pod)
+    names = (text(entry.get("resourceClaimName")) or made.get(text(entry.get("name")), "") for entry in entries)
+    return tuple(name for name in names if name)
+
+
 def is_finished(pod: Object) -> bool:
     """The Pod has ended for good and holds nothing any more."""
     return at(pod, "status", "phase") in _FINISHED
