@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dra_gate.kube.claim import Alternative, requests
@@ -29,6 +29,12 @@ class Charge:
         models = Counter(self.models)
         models.update(other.models)
         return Charge(self.devices + other.devices, dict(models))
+
+    def __sub__(self, other: Charge) -> Charge:
+        """What is left; never below nothing."""
+        if other == NOTHING:
+            return self
+        return Charge(max(0, self.devices - other.devices), dict(Counter(self.models) - Counter(other.models)))
 
 
 NOTHING = Charge()
@@ -58,10 +64,11 @@ def claim_charge(spec: Object) -> Charge:
 Given = tuple[tuple[tuple[str, str], int], ...]  # driver and model -> devices; no model: not by an alternative
 
 
-def given_devices(claim: Object) -> Given | None:
+def given_devices(claim: Object, model_of: Callable[[tuple[str, str, str]], str] | None = None) -> Given | None:
     """What an allocated claim really holds, from `status.allocation`; None while it is not allocated.
 
-    The model is the sub-request's name in `request/subrequest`. Devices given for admin access are nobody's.
+    The model is the sub-request's name in `request/subrequest`, unless `model_of` knows better what a device (driver,
+    pool, name) is. Devices given for admin access are nobody's.
     """
     allocation = at(claim, "status", "allocation")
     if not isinstance(allocation, dict):
@@ -70,7 +77,9 @@ def given_devices(claim: Object) -> Given | None:
     for raw in sequence(at(allocation, "devices", "results")):
         result = mapping(raw)
         if result.get("adminAccess") is not True:
-            given[text(result.get("driver")), text(result.get("request")).partition("/")[2]] += 1
+            driver = text(result.get("driver"))
+            model = model_of((driver, text(result.get("pool")), text(result.get("device")))) if model_of else ""
+            given[driver, model or text(result.get("request")).partition("/")[2]] += 1
     return tuple(sorted(given.items()))
 
 
