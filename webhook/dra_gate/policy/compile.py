@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -46,7 +46,12 @@ class Template:
     @property
     def candidates(self) -> tuple[str, ...]:
         """The models in order of preference."""
-        return self._plan.policy.candidates
+        return self._plan.candidates
+
+    @property
+    def exactly(self) -> bool:
+        """It asks for the first candidate and nothing else, in the form that Kueue can charge."""
+        return self._plan.exactly
 
     @property
     def spec(self) -> Mapping[str, Any]:
@@ -70,15 +75,53 @@ class Template:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class LateClaim:
+    """A claim that is written when its Pod is granted: what a template for `count` would give, with fewer
+    candidates."""
+
+    template: Template
+    candidates: tuple[str, ...]  # in the policy's order
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The claim's `.spec`. An alternative says the same as the template's of that name, whatever the others are."""
+        devices = self.template.spec["spec"]["devices"]
+        request, *companions = devices["requests"]
+        kept = [one for one in request["firstAvailable"] if one["name"] in self.candidates]
+        return {"devices": {**devices, "requests": [{**request, "firstAvailable": kept}, *companions]}}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Labels and annotations of the claim."""
+        stamp = self.template.spec["metadata"]
+        candidates = {f"{DOMAIN}/candidates": ",".join(self.candidates)}
+        return {"labels": dict(stamp["labels"]), "annotations": {**stamp["annotations"], **candidates}}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the spec: what tells whether a stored claim is this one."""
+        return content_digest(self.spec)
+
+
+def late_claim(template: Template, candidates: Collection[str]) -> LateClaim:
+    """The claim of `template` narrowed to `candidates`. Raises ValueError for none, or one that it does not have."""
+    if not candidates or not set(candidates) <= set(template.candidates):
+        raise ValueError(f"{', '.join(candidates) or 'nothing'} is not among {', '.join(template.candidates)}")
+    return LateClaim(template, tuple(name for name in template.candidates if name in candidates))
+
+
 class TemplateIndex:
     """All templates of a policy set: every policy a tenant honours, at every device count from 1 to its largest."""
 
     def __init__(self, templates: Iterable[Template]) -> None:
         self._by_count: dict[tuple[str, PolicyRef], dict[int, Template]] = {}
+        self._exactly: dict[tuple[str, PolicyRef], dict[int, Template]] = {}
         # By name alone: of two tenants only those of one policy could meet, and only by 40 bits of their digests.
         self._by_name: dict[str, Template] = {}
         for template in templates:
-            self._by_count.setdefault((template.tenant, template.policy), {})[template.count] = template
+            counts = self._exactly if template.exactly else self._by_count
+            counts.setdefault((template.tenant, template.policy), {})[template.count] = template
             self._by_name[template.name] = template
 
     def for_count(self, tenant: str, ref: PolicyRef, count: int) -> Template:
@@ -91,6 +134,11 @@ class TemplateIndex:
     def of(self, tenant: str, ref: PolicyRef) -> Iterable[Template]:
         """The tenant's templates of a policy that it honours, one for each count, smallest first."""
         return self._by_count[tenant, ref].values()
+
+    def exactly(self, tenant: str, ref: PolicyRef) -> Mapping[int, Template]:
+        """By count, the tenant's templates of a policy for Pods that Kueue manages; none but where it says
+        `kueue: exactly`."""
+        return self._exactly.get((tenant, ref), {})
 
     def named(self, name: str) -> Template | None:
         """The template of that name, whoever's it is: the name holds a digest of its content, the tenant included."""
@@ -110,7 +158,10 @@ def templates_of(policy_set: PolicySet) -> TemplateIndex:
         for tenant in policy_set.tenants.values():
             refs = dict.fromkeys(ref for namespace in tenant.namespaces for ref in tenant.valid_refs(namespace))
             for ref in refs:
-                yield from _Plan(tenant.name, policy_set.policies[ref], alternatives[ref]).templates()
+                plan = _Plan(tenant.name, policy_set.policies[ref], alternatives[ref])
+                yield from plan.templates()
+                if tenant.kueue_exactly:
+                    yield from replace(plan, exactly=True).templates()
 
     return TemplateIndex(each())
 
@@ -172,15 +223,21 @@ class _Plan:
     tenant: str
     policy: DevicePolicy
     alternatives: tuple[Mapping[str, Any], ...]
+    exactly: bool = False
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return self.policy.candidates[:1] if self.exactly else self.policy.candidates
+
+    def request(self, count: int) -> Mapping[str, Any]:
+        if self.exactly:
+            only = {key: value for key, value in self.alternatives[0].items() if key != "name"}
+            return {"name": REQUEST, "exactly": {**only, "count": count}}
+        return {"name": REQUEST, "firstAvailable": [{**one, "count": count} for one in self.alternatives]}
 
     def spec(self, count: int) -> Mapping[str, Any]:
         policy = self.policy
-        devices: dict[str, Any] = {
-            "requests": [
-                {"name": REQUEST, "firstAvailable": [{**one, "count": count} for one in self.alternatives]},
-                *map(_companion, policy.companions),
-            ]
-        }
+        devices: dict[str, Any] = {"requests": [self.request(count), *map(_companion, policy.companions)]}
         if constraints := list(_constraints(policy, count)):
             devices["constraints"] = constraints
         return {
@@ -192,7 +249,7 @@ class _Plan:
                     f"{DOMAIN}/policy-version": str(policy.ref.version),
                 },
                 "annotations": {
-                    f"{DOMAIN}/candidates": ",".join(policy.candidates),
+                    f"{DOMAIN}/candidates": ",".join(self.candidates),
                     f"{DOMAIN}/devices": str(count),
                     f"{DOMAIN}/policy-digest": policy.digest,
                 },
@@ -201,7 +258,8 @@ class _Plan:
         }
 
     def name(self, count: int, digest: str) -> str:
-        return f"{NAME_PREFIX}{self.policy.ref.name}-v{self.policy.ref.version}-x{count}-{digest[:10]}"
+        only = "-exactly" if self.exactly else ""
+        return f"{NAME_PREFIX}{self.policy.ref.name}-v{self.policy.ref.version}-x{count}{only}-{digest[:10]}"
 
     def templates(self) -> Iterator[Template]:
         """One for each count. Above 1 only the count differs, so what two counts differ in is where it stands."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from dra_gate.policy.meaning import contradiction
 from dra_gate.policy.model import (
+    NEVER,
     Canary,
     Companion,
     Constraints,
@@ -27,7 +28,8 @@ from dra_gate.policy.model import (
     Tenant,
     Workload,
 )
-from dra_gate.policy.words import listed, size
+from dra_gate.policy.plugin_lane import placement
+from dra_gate.policy.words import duration, fallback, listed, size
 
 Effect = Literal["loosens", "tightens", "changes"]
 EFFECTS: tuple[Effect, ...] = ("loosens", "tightens", "changes")
@@ -126,6 +128,37 @@ def _tenant(old: Tenant, new: Tenant, before: PolicySet) -> Iterator[_Change]:
         waits = new.over_quota == "wait"
         why = "what was refused above the quota now waits and gets its turn" if waits else "no waiting above the quota"
         yield _Change("overQuota", old.over_quota, new.over_quota, "loosens" if waits else "tightens", why)
+    yield from _turns(old, new)
+
+
+def _turns(old: Tenant, new: Tenant) -> Iterator[_Change]:
+    """How long what is borrowed is kept, what is kept from others, and who waits how."""
+    if old.lease != new.lease:
+        looser = new.lease is None or (old.lease is not None and new.lease > old.lease)
+        why = f"what it gets above its share {'may be held longer' if looser else 'has to be given back sooner'}"
+        was, now = ("no limit" if one.lease is None else duration(one.lease) for one in (old, new))
+        yield _Change("lease", was, now, "loosens" if looser else "tightens", why)
+    for model in dict.fromkeys((*old.reserve, *new.reserve)):
+        less, more = old.reserve.get(model, 0), new.reserve.get(model, 0)
+        if less != more:
+            why = f"{'more' if more > less else 'fewer'} of its share are never lent to others"
+            yield _Change(f"reserve.{model}", str(less), str(more), "changes", why)
+    if old.reserve_after != new.reserve_after:
+        sooner = new.reserve_after < old.reserve_after
+        why = f"what a Pod waits for is kept for it {'sooner' if sooner else 'later'}"
+        was, now = duration(old.reserve_after), duration(new.reserve_after)
+        yield _Change("reserveAfter", was, now, "changes", why)
+    if old.max_waiting != new.max_waiting:
+        looser = new.max_waiting > old.max_waiting
+        why = f"{'more' if looser else 'fewer'} Pods may wait at once"
+        yield _Change(
+            "maxWaiting", str(old.max_waiting), str(new.max_waiting), "loosens" if looser else "tightens", why
+        )
+    if old.kueue_exactly != new.kueue_exactly:
+        was, now = ("exactly" if one.kueue_exactly else NOTHING for one in (old, new))
+        looser = old.kueue_exactly
+        why = f"Pods that Kueue manages may get {'every' if looser else 'only the first'} candidate"
+        yield _Change("kueue", was, now, "loosens" if looser else "tightens", why)
 
 
 def _quota(old: Quota, new: Quota) -> Iterator[_Change]:
@@ -201,12 +234,49 @@ def _policy(old: DevicePolicy, new: DevicePolicy, before: PolicySet, after: Poli
         # No device is given that was not given before, whichever way: it only says what is done when one falls ill.
         why = _UNHEALTHY[new.on_unhealthy]
         yield _Change("onUnhealthy", old.on_unhealthy, new.on_unhealthy, "changes", why)
+    if old.on_rollback != new.on_rollback:
+        yield _Change("onRollback", old.on_rollback, new.on_rollback, "changes", _ROLLBACK[new.on_rollback])
+    if old.fallback != new.fallback:
+        effect: Effect = "tightens" if new.fallback == NEVER else "loosens" if old.fallback == NEVER else "changes"
+        why = {
+            "tightens": "candidates after the first are not given any more to Pods that wait",
+            "loosens": "candidates after the first may be given now to Pods that wait",
+            "changes": f"later candidates count {'sooner' if new.fallback < old.fallback else 'later'}",
+        }[effect]
+        yield _Change("fallback", fallback(old), fallback(new), effect, why)
+    yield from _plugin_lane(old, new, before, after)
+
+
+def _plugin_lane(old: DevicePolicy, new: DevicePolicy, before: PolicySet, after: PolicySet) -> Iterator[_Change]:
+    """What is let in by lane device-plugin, and where it places: there the catalogue's declared facts decide."""
+    less, more = ("strict" if policy.strict_plugin_lane else "warn" for policy in (old, new))
+    yield from _strength("devicePluginLane", less, more, ("warn", "strict"))
+    if not (before.settings.device_plugin_nodes or after.settings.device_plugin_nodes):
+        return
+    was, now = placement(old, before.models), placement(new, after.models)
+    what, why = "lane device-plugin", "by what the catalogue says of it"
+    for name in _added(was.models, now.models):
+        if name in old.candidates:  # else told as a candidate
+            yield _Change(what, NOTHING, name, "loosens", f"may be given there now, {why}")
+    for name in _added(now.models, was.models):
+        if name in new.candidates:
+            yield _Change(what, name, NOTHING, "tightens", f"not given there any more, {why}")
+    for name in was.models:
+        if name in now.models and before.models[name].node_labels != after.models[name].node_labels:
+            less, more = (_labels(one.models[name].node_labels) for one in (before, after))
+            other = f"{MAY}other nodes count as having it"
+            yield _Change(f"{what}, nodeLabels of {name}", less, more, "loosens", other)
 
 
 _UNHEALTHY = {
     "alert": "a Pod whose device falls ill before it runs stays, and an Event tells",
     "recreate": "a Pod whose device falls ill before it runs is evicted, so that its controller makes another",
     "keep": "a Pod whose device falls ill before it runs stays, and no Event tells",
+}
+_ROLLBACK = {
+    "recreate": "a Pod that waits when its lane goes back is evicted, so that its controller makes another",
+    "keep": "a Pod that waits when its lane goes back stays, held, until the lane is dra again",
+    "release": "a Pod that waits when its lane goes back gets its devices under DRA",
 }
 
 
@@ -421,6 +491,10 @@ def _settings(before: PolicySet, after: PolicySet) -> Iterator[_Change]:
     yield from _permitted("exemptUsers", sorted(old.exempt_users), sorted(new.exempt_users), "its Pods are not judged")
     yield from _strength("workloadVerdict", old.workload_verdict, new.workload_verdict, _VERDICTS)
     yield from _workloads(old, new)
+    why = "none of its Pods is held: neither shares nor the quota at the grant reach them"
+    yield from _permitted("kueueNamespaces", old.kueue_namespaces, new.kueue_namespaces, why)
+    for change in _nodes(old.device_plugin_nodes, new.device_plugin_nodes):
+        yield replace(change, what="devicePluginNodes")
 
 
 def _permitted(what: str, old: Sequence[str], new: Sequence[str], why: str) -> Iterator[_Change]:

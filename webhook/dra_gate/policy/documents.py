@@ -244,7 +244,8 @@ class _Reader:
         if event.style:
             return text
         if reason := _ambiguous(text):
-            self._error(place, f"{text} is {reason}", f'write "{text}" in quotes, or what you mean')
+            meant = _MEANT.get(text.lower(), "what you mean")
+            self._error(place, f"{text} is {reason}", f'write "{text}" in quotes, or {meant}')
             self._document.broken.add(path)
             return text
         if text in _NULLS:
@@ -281,6 +282,7 @@ _NUMBER_12 = re.compile(
     r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+|0x[0-9a-fA-F]+|[-+]?\.inf|\.nan", re.IGNORECASE
 )
 _WORDS_11 = frozenset(("y", "n", "yes", "no", "on", "off"))
+_MEANT = {**dict.fromkeys(("y", "yes", "on", "true"), "true"), **dict.fromkeys(("n", "no", "off", "false"), "false")}
 _KINDS = {"bool": "a yes-or-no word", "int": "a number", "float": "a number", "timestamp": "a date", "null": "nothing"}
 _RESOLVERS: Mapping[str, list[tuple[str, re.Pattern[str]]]] = yaml.SafeLoader.yaml_implicit_resolvers
 

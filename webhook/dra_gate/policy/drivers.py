@@ -20,7 +20,10 @@ class Driver:
 
     `classes` are the DeviceClasses that come with the driver; the value says whether their devices are whole ones.
     `whole` is CEL that holds for whole devices only and never fails, or None where the driver publishes nothing that
-    tells a part from the whole. `standard` are the `resource.kubernetes.io/` attributes it publishes.
+    tells a part from the whole. `standard` are the `resource.kubernetes.io/` attributes it publishes. `plugin` are the
+    extended resources as which the vendor's device plugin gives the same devices, `*` at the end for any ending, the
+    one for whole devices first. `product_label` is the node label that the vendor's tools write the product in, with
+    one of `part_marks` in its value where the plugin gives parts of devices, or shares them, under that first name.
     """
 
     name: str
@@ -31,6 +34,9 @@ class Driver:
     architecture: str | None
     whole: str | None
     standard: frozenset[str]
+    plugin: tuple[str, ...]
+    product_label: str | None = None
+    part_marks: tuple[str, ...] = ()
 
     def cannot_express(self, word: str) -> bool:
         """Whether `word` (the name of a constraint in a policy file) has no meaning for this driver's devices."""
@@ -68,6 +74,10 @@ DRIVERS: Mapping[str, Driver] = {
                 " && !device.allowMultipleAllocations"
             ),
             standard=_standard("pciBusID", "pcieRoot", "numaNode"),
+            plugin=("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*"),
+            # GPU feature discovery: MIG strategy `single`, and time-slicing or MPS without renameByDefault.
+            product_label="nvidia.com/gpu.product",
+            part_marks=("-MIG-", "-SHARED"),
         ),
         Driver(
             name="gpu.amd.com",
@@ -82,6 +92,7 @@ DRIVERS: Mapping[str, Driver] = {
                 " && !device.allowMultipleAllocations"
             ),
             standard=_standard("pciBusID", "pcieRoot"),
+            plugin=("amd.com/gpu",),
         ),
         Driver(
             name="gpu.intel.com",
@@ -92,6 +103,7 @@ DRIVERS: Mapping[str, Driver] = {
             architecture=None,  # `family` is a product line ("Data Center Max")
             whole=None,  # a virtual function and a GPU without SR-IOV both say sriov=false
             standard=_standard("pciBusID", "pcieRoot"),
+            plugin=("gpu.intel.com/i915", "gpu.intel.com/xe"),
         ),
         Driver(
             name="gpu.example.com",
@@ -102,6 +114,7 @@ DRIVERS: Mapping[str, Driver] = {
             architecture=None,
             whole="!has(device.attributes['gpu.example.com'].partition) && !device.allowMultipleAllocations",
             standard=frozenset(),
+            plugin=("example.com/gpu",),
         ),
     )
 }

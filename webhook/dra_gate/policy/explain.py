@@ -11,8 +11,20 @@ from itertools import chain
 from dra_gate.policy.diff import Difference, against, said
 from dra_gate.policy.meaning import contradiction
 from dra_gate.policy.model import MAX_DEVICES, DevicePolicy, PolicyRef, PolicySet, Settings, Tenant
+from dra_gate.policy.plugin_lane import placement
 from dra_gate.policy.report import Heading, Items, Listing, Paragraph, Part, Report, Table
-from dra_gate.policy.words import limits, listed, many, model_facts, own_conditions, promises, unhealthy
+from dra_gate.policy.words import (
+    later_choices,
+    limits,
+    listed,
+    many,
+    model_facts,
+    own_conditions,
+    promises,
+    rollback,
+    turns,
+    unhealthy,
+)
 
 _DIGITS = 12  # of the digest, as the other verbs show it
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -50,8 +62,8 @@ def _overview(policy_set: PolicySet) -> Iterator[Part]:
     yield Table(("Model", "What it is", "Who may get it"), tuple(rows))
     yield Paragraph(
         "The order is a preference: the first choice is looked for first, a later one is taken when no earlier one is "
-        "to be had. The list is a limit: what is not in it is never given. The conditions of each tenant are checked "
-        "on every single device."
+        "to be had, or only after some time where the tenant's part below says so. The list is a limit: what is not in "
+        "it is never given. The conditions of each tenant are checked on every single device."
     )
 
 
@@ -111,6 +123,7 @@ def _never(policy_set: PolicySet) -> Iterator[Part]:
         ]
         if tenant.quota.devices is not None:
             shown.append(f"Never more than {many(tenant.quota.devices, 'device')} at once.")
+        shown += [f"Never more than {count} of {model} at once." for model, count in tenant.quota.models.items()]
         rows.append((tenant.name, " ".join(shown) or "No condition and no limit is written down."))
     yield Table(("Tenant", "Never, whatever is free"), tuple(rows))
 
@@ -129,11 +142,20 @@ def _tenant(tenant: Tenant, policy_set: PolicySet) -> Iterator[Part]:
         + (f" in {listed(usual, nothing='no namespace')}." if canary is not None else ".")
     )
     yield Table(("Order", "Model", "What it is"), tuple(_choices(policy, policy_set)))
-    yield Paragraph(f"When none of these can be had, the program waits. Nothing else is given. {unhealthy(policy)}")
+    yield Paragraph(
+        f"{later_choices(policy)} When none of these can be had, the program waits. Nothing else is given. "
+        f"{unhealthy(policy)} {rollback(policy)}"
+    )
     yield Heading(3, "Never given up")
     yield from _conditions(policy)
     yield Heading(3, "Limits")
     yield Items(tuple(_limits(tenant, policy)))
+    if policy_set.settings.device_plugin_nodes:
+        yield Heading(3, "Where devices still come by device plugin")
+        yield Items(tuple(_by_plugin(policy, policy_set)))
+    if said := tuple(turns(tenant, policy_set.policies_of(tenant))):
+        yield Heading(3, "Whose turn it is")
+        yield Items(said)
     others: Mapping[PolicyRef, list[str]] = {
         ref: where for ref, where in _policies(tenant).items() if ref != tenant.policy
     }
@@ -163,14 +185,28 @@ def _limits(tenant: Tenant, policy: DevicePolicy) -> Iterator[str]:
         yield (
             "What would go above is refused at once, and the answer says how many are left."
             if tenant.over_quota == "reject"
-            else "What would go above is to wait for its turn (written down; not enforced yet: it is refused)."
+            else "What would go above waits until there is room. What could never fit is refused at once."
         )
         yield "A program that may get one of several models counts as what it asked for until it has its devices."
     if policy.companions:
         beside = listed(one.name for one in policy.companions)
         yield f"At most {many(policy.max_devices, 'device')} for one program; {beside} beside them count as none."
-    if tenant.weight is not None:
-        yield f"When devices are scarce its share has weight {tenant.weight} (written down; not enforced yet)."
+
+
+def _by_plugin(policy: DevicePolicy, policy_set: PolicySet) -> Iterator[str]:
+    """What becomes of the policy in namespaces that the operators have put in lane device-plugin."""
+    found = placement(policy, policy_set.models)
+    broken = found.unkept if policy.strict_plugin_lane else {}
+    if not found.models or broken:
+        why = (*(f"{word} cannot be kept ({reason})" for word, reason in broken.items()), *found.left_out.values())
+        yield f"No program of {policy.ref} is let in there: {listed(why)}."
+        return
+    yield f"Only machines of {listed(found.models, 'or')} are used there, as their marks (node labels) tell them."
+    for name, reason in found.left_out.items():
+        yield f"{name} is not given there: {reason}."
+    for word, reason in found.unkept.items():
+        yield f"{word} does not hold there: {reason}. Each program is told when it is sent."
+    yield "Nothing waits for its turn there: what would go above a limit is refused at once, and shares do not count."
 
 
 def _version(ref: PolicyRef, namespaces: list[str], tenant: Tenant, policy_set: PolicySet) -> str:
@@ -192,8 +228,9 @@ def _against(usual: PolicyRef, ref: PolicyRef, policy_set: PolicySet, found: Ite
         yield f"It adds: {' '.join(more)}"
     if less := [said for said in old if said not in new]:
         yield f"It does not say: {' '.join(less)}"
-    if unhealthy(policy_set.policies[ref]) != unhealthy(policy_set.policies[usual]):
-        yield unhealthy(policy_set.policies[ref])
+    for sentence in (later_choices, unhealthy, rollback):
+        if sentence(policy_set.policies[ref]) != sentence(policy_set.policies[usual]):
+            yield sentence(policy_set.policies[ref])
     for one in found:
         if label := _WORDS.get(one.what):
             yield f"{label}: {one.before} → {one.after} ({one.why})."
@@ -251,6 +288,14 @@ def _settings(settings: Settings) -> Iterator[Part]:
             (
                 "Which further kinds of plan are looked at?",
                 _names((f"{one.resource} ({one.group})" for one in settings.workloads), "None but Kubernetes' own."),
+            ),
+            (
+                "Where does another queue (Kueue) say whose turn it is?",
+                _names(settings.kueue_namespaces, "Nowhere, except for programs that carry its mark."),
+            ),
+            (
+                "By which marks are machines told whose devices still come by device plugin?",
+                _names([f"{key}={value}" for key, value in settings.device_plugin_nodes.items()], "None is named."),
             ),
         ),
     )

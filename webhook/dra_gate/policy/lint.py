@@ -10,7 +10,7 @@ from dra_gate import cel
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.compile import companion_words, words
 from dra_gate.policy.drivers import DRIVERS
-from dra_gate.policy.model import Companion, Constraints, DevicePolicy, Model, Place, PolicySet
+from dra_gate.policy.model import Companion, Constraints, DevicePolicy, Model, Place, PolicySet, Tenant
 from dra_gate.policy.published import Published, published_devices
 from dra_gate.policy.words import companion_word
 
@@ -110,6 +110,8 @@ class _Lint:
         self._uncovered(by_model)
         for policy in self._set.policies.values():
             self._policy(policy, by_model)
+        for tenant in self._set.tenants.values():
+            self._reserve(tenant, by_model)
         return self._findings
 
     def offered(self, policy: DevicePolicy) -> list[tuple[str, Published, str]]:
@@ -295,6 +297,19 @@ class _Lint:
                     self._attribute(attribute, own, whose, companion.place, f"which never get {companion.name}")
         if not usable and self._devices:
             self._add("error", "POLICY_MATCHES_NOTHING", policy.place, f"no published device meets {policy.ref}")
+
+    def _reserve(self, tenant: Tenant, by_model: Mapping[str, list[Published]]) -> None:
+        for model, count in tenant.reserve.items():
+            weights = self._set.weights(model)
+            healthy = sum(not device.unhealthy for device in by_model[model])
+            if not by_model[model] or tenant.name not in weights:
+                continue  # said of the model, or of the file
+            if count > (share := healthy * weights[tenant.name] // sum(weights.values())):
+                message = (
+                    f"tenant {tenant.name} reserves {count} of {model}, and its share of "
+                    f"{_many(healthy, 'healthy device')} is {share}: what is above it is kept from others all the same"
+                )
+                self._add("warning", "RESERVE_ABOVE_SHARE", tenant.place, message)
 
     def _companion(self, policy: DevicePolicy, companion: Companion, fitting: list[Published]) -> None:
         whose = f"companion {companion.name} of {policy.ref}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dra_gate.policy.compile import canonical_json, content_digest
@@ -21,6 +21,7 @@ from dra_gate.policy.model import (
     Settings,
     Tenant,
 )
+from dra_gate.policy.plugin_lane import warn as warn_about_plugin_lane
 from dra_gate.policy.schemas import shape_errors, sound_part
 
 __all__ = [
@@ -117,8 +118,8 @@ def load_documents_with_warnings(
             findings.error(document.at(("metadata",)), f"{policy.ref} is there twice", first)
             continue
         policies[policy.ref] = policy
-    known_refs = policies.keys() if complete and not lacking & {"DevicePolicy", "?"} else None
-    tenants = _tenants(sound.get("Tenant", []), known_refs, known_models, findings)
+    known_policies = policies if complete and not lacking & {"DevicePolicy", "?"} else None
+    tenants = _tenants(sound.get("Tenant", []), known_policies, known_models, findings)
     settings = sound.get("ClusterSettings", [])
     for extra in settings[1:]:
         first = f"the first one is at {settings[0].at(())}"
@@ -126,17 +127,26 @@ def load_documents_with_warnings(
     owners = {namespace: tenant.name for tenant in tenants.values() for namespace in tenant.namespaces}
     known_owners = owners if complete and not lacking & {"Tenant", "?"} else None
     exceptions = _exceptions(sound.get("PolicyException", []), known_owners, findings)
+    cluster = read_settings(settings[0], known_owners, findings) if settings else Settings()
     if released is not None:
         _check_released(released, policies, findings)
     if findings.errors:
         raise PolicyErrors(_sorted(findings.errors))
+    for name, content in zip(sorted(files), contents, strict=True):
+        if not content.documents:
+            findings.warn(Place(name, 1, 1), "the file holds no document", "write it to its end, or remove it")
+    if not tenants:
+        said = "no Tenant, so every Pod with devices in a gated namespace is refused"
+        findings.warn(Place(folder, 1, 1), said, "add one: kind: Tenant")
+    by_name = {str(ref): policy for ref, policy in policies.items()}
+    warn_about_plugin_lane(sound.get("DevicePolicy", ()), by_name, models, tenants.values(), cluster, findings)
     policy_set = PolicySet(
         digest=content_digest(sorted(canonical_json(document.value).decode() for document in documents)),
         models=models,
         policies=policies,
         tenants=tenants,
         tenant_by_namespace=owners,
-        settings=read_settings(settings[0]) if settings else Settings(),
+        settings=cluster,
         exceptions=exceptions,
     )
     return policy_set, tuple(sorted(findings.warnings, key=_by_place))
@@ -199,14 +209,14 @@ def _exceptions(
 
 def _tenants(
     documents: Sequence[Document],
-    refs: Set[PolicyRef] | None,
+    policies: Mapping[PolicyRef, DevicePolicy] | None,
     models: Mapping[str, Model] | None,
     findings: Findings,
 ) -> dict[str, Tenant]:
     tenants: dict[str, Tenant] = {}
     owners: dict[str, Tenant] = {}
     for document in documents:
-        tenant = read_tenant(document, refs, models, findings)
+        tenant = read_tenant(document, policies, models, findings)
         if tenant.name in tenants:
             findings.error(
                 document.at(("metadata", "name")),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -25,9 +25,14 @@ from dra_gate.policy.model import (
     EXCEPTABLE,
     MAX_CANDIDATES,
     MAX_DEVICES,
+    MAX_WAITING,
+    NEVER,
     NEVER_GATED,
+    NOW,
+    ON_ROLLBACK,
     ON_UNHEALTHY,
     OTHERS,
+    RESERVE_AFTER,
     Canary,
     Companion,
     Constraints,
@@ -41,7 +46,9 @@ from dra_gate.policy.model import (
     Tenant,
     Workload,
 )
+from dra_gate.policy.words import UNITS, listed, many
 
+_SMALL_MEMORY = 2**28  # bytes: a floor below it is a number whose unit was forgotten
 _MAX_DOMAIN = 253 - len("requests.")  # a ResourceQuota names the resource with that before it
 
 
@@ -166,6 +173,13 @@ def read_policy(document: Document, models: Mapping[str, Model] | None, findings
         _check_words(document, candidates, models, findings)
         _check_agreement(document, candidates, models, findings)
         _warn_about_floors(document, candidates, constraints, models, findings)
+    fallback = spec.get("fallback", "now")
+    if len(candidates) == 1 and fallback != "now":
+        findings.warn(
+            document.key_at(("spec", "fallback")),
+            f"fallback has nothing to fall back to: {candidates[0]} is the only candidate",
+            "leave it out, or name more candidates",
+        )
     return DevicePolicy(
         ref=PolicyRef(raw["metadata"]["name"], raw["metadata"]["version"]),
         serves=tuple(spec["serves"]),
@@ -175,6 +189,9 @@ def read_policy(document: Document, models: Mapping[str, Model] | None, findings
         digest=content_digest(raw),
         place=document.at(()),
         on_unhealthy=spec.get("onUnhealthy", ON_UNHEALTHY[0]),
+        on_rollback=spec.get("onRollback", ON_ROLLBACK[0]),
+        fallback=_fallback(fallback),
+        strict_plugin_lane=spec.get("devicePluginLane") == "strict",
     )
 
 
@@ -204,6 +221,9 @@ def _read_constraints(document: Document, raw: Mapping[str, Any], findings: Find
     memory_min = driver_min = None
     if "memory" in raw:
         memory_min = _quantity(document, (*path, "memory", "min"), findings)
+        if memory_min is not None and memory_min.value < _SMALL_MEMORY:
+            said = f"a floor of {memory_min} ({many(int(memory_min.value), 'byte')}) turns no device away"
+            findings.warn(document.at((*path, "memory", "min")), said, "write the unit, such as 40Gi")
     if "driverVersion" in raw:
         place, text = document.at((*path, "driverVersion", "min")), raw["driverVersion"]["min"]
         try:
@@ -448,9 +468,12 @@ def _check_published(
 
 
 def read_tenant(
-    document: Document, refs: Set[PolicyRef] | None, models: Mapping[str, Model] | None, findings: Findings
+    document: Document,
+    policies: Mapping[PolicyRef, DevicePolicy] | None,
+    models: Mapping[str, Model] | None,
+    findings: Findings,
 ) -> Tenant:
-    """The tenant. `refs` and `models` are what the folder has, or None where that could not be read in full."""
+    """The tenant. `policies` and `models` are what the folder has, or None where that could not be read in full."""
     raw = _mapping(document)
     spec = raw["spec"]
     policy = _policy_ref(spec["policy"])
@@ -469,11 +492,10 @@ def read_tenant(
                     f"add it to namespaces, or use one of {', '.join(spec['namespaces'])}",
                 )
     for ref, path in wanted:
-        if refs is not None and ref not in refs:
-            same = ", ".join(str(other) for other in sorted(refs, key=_order) if other.name == ref.name)
-            there = (
-                f"there is {same}" if same else "there is " + (", ".join(sorted({r.name for r in refs})) or "no policy")
-            )
+        if policies is not None and ref not in policies:
+            same = ", ".join(str(other) for other in sorted(policies, key=_order) if other.name == ref.name)
+            names = ", ".join(sorted({other.name for other in policies}))
+            there = f"there is {same or names or 'no policy'}"
             findings.error(document.at(path), f"no policy {ref}", there)
     for index, namespace in enumerate(spec["namespaces"]):
         if namespace in NEVER_GATED:
@@ -483,24 +505,14 @@ def read_tenant(
                 "take it out: the webhooks leave it alone, and what needs devices belongs into a namespace of its own",
             )
     quota = spec.get("quota", {})
-    for name in quota.get("models", {}):
-        place = document.key_at(("spec", "quota", "models", name))
-        if models is not None and name not in models:
-            findings.error(place, f"no model is called {name}", f"the catalogue has {', '.join(models)}")
-    later: list[tuple[Path, str]] = []
-    if "models" in quota:
-        later.append((("spec", "quota", "models"), "quota.models is"))
-    if "weight" in spec:
-        later.append((("spec", "weight"), "weight is"))
-    if spec.get("overQuota") == "wait":
-        later.append((("spec", "overQuota"), "overQuota: wait is"))
-    for path, what in later:
-        findings.warn(
-            document.key_at(path),
-            f"{what} not enforced yet: no Pod is held",
-            "rely on quota.devices and reject until then",
-        )
-    return Tenant(
+    by_model: list[Path] = [("spec", "quota", "models", name) for name in quota.get("models", {})]
+    by_model += [("spec", "reserve", name) for name in spec.get("reserve", {})]
+    for path in by_model:
+        if models is not None and path[-1] not in models:
+            findings.error(
+                document.key_at(path), f"no model is called {path[-1]}", f"the catalogue has {', '.join(models)}"
+            )
+    tenant = Tenant(
         name=raw["metadata"]["name"],
         namespaces=tuple(spec["namespaces"]),
         policy=policy,
@@ -510,12 +522,81 @@ def read_tenant(
         weight=spec.get("weight"),
         over_quota=spec.get("overQuota", "reject"),
         place=document.at(()),
+        lease=_seconds(spec["lease"]) if "lease" in spec else None,
+        reserve=dict(spec.get("reserve", {})),
+        reserve_after=_seconds(spec["reserveAfter"]) if "reserveAfter" in spec else RESERVE_AFTER,
+        max_waiting=spec.get("maxWaiting", MAX_WAITING),
+        kueue_exactly="kueue" in spec,
     )
+    if policies is not None and all(ref in policies for ref, _ in wanted):
+        _warn_about_turns(document, tenant, [policies[ref] for ref, _ in wanted], by_model, findings)
+    return tenant
 
 
-def read_settings(document: Document) -> Settings:
-    """The settings; what the document leaves out has its default."""
+def _warn_about_turns(
+    document: Document,
+    tenant: Tenant,
+    policies: Sequence[DevicePolicy],
+    by_model: Sequence[Path],
+    findings: Findings,
+) -> None:
+    """Words about quota, shares and waiting that say less than they seem to. `policies` are the tenant's."""
     spec = _mapping(document)["spec"]
+    reachable = dict.fromkeys(model for policy in policies for model in policy.candidates)
+    for path in by_model:
+        if path[-1] not in reachable:
+            findings.warn(
+                document.key_at(path),
+                f"no policy of the tenant gives {path[-1]}",
+                f"its policies give {listed(reachable)}: take it out, or add it to their candidates",
+            )
+    held = {tenant.hold(policy) for policy in policies}
+    for word, what in (("reserve", "is a part of"), ("lease", "limits what is above")):
+        if word in spec and tenant.weight is None:
+            findings.warn(
+                document.key_at(("spec", word)),
+                f"{word} {what} the tenant's share, and no weight says how big that is",
+                "add weight" + (": until then it counts as 1" if "late" in held else ": until then it has no share"),
+            )
+    for model, count in tenant.reserve.items():
+        caps = [cap for cap in (tenant.quota.models.get(model), tenant.quota.devices) if cap is not None]
+        if caps and count > (cap := min(caps)):
+            findings.warn(
+                document.at(("spec", "reserve", model)),
+                f"{count} of {model} are kept for the tenant, and its quota lets it hold {cap}",
+                f"reserve at most {cap}: the others are of use to nobody",
+            )
+    if "overQuota" in spec and "quota" not in spec:
+        findings.warn(
+            document.key_at(("spec", "overQuota")), "there is no quota to be over", "add quota, or leave overQuota out"
+        )
+    if held == {"free"}:
+        for word in ("reserveAfter", "maxWaiting"):
+            if word in spec:
+                findings.warn(
+                    document.key_at(("spec", word)),
+                    f"{word} says nothing: no Pod of this tenant is held",
+                    "add weight or quota, or leave it out",
+                )
+    several = next((policy for policy in policies if len(policy.candidates) > 1), None)
+    if tenant.kueue_exactly and several is not None:
+        findings.warn(
+            document.key_at(("spec", "kueue")),
+            f"Pods that Kueue manages get {several.candidates[0]} of {several.ref} or nothing: they have no fallback",
+            "leave kueue out unless Kueue has to count devices by model",
+        )
+
+
+def read_settings(document: Document, namespaces: Mapping[str, str] | None, findings: Findings) -> Settings:
+    """The settings; what the document leaves out has its default. `namespaces` as for `read_exception`."""
+    spec = _mapping(document)["spec"]
+    for index, name in enumerate(spec.get("kueueNamespaces", ())):
+        if namespaces is not None and name not in namespaces:
+            findings.warn(
+                document.at(("spec", "kueueNamespaces", index)),
+                f"namespace {name} belongs to no tenant",
+                "check its name: no Pod would be held there anyway",
+            )
     default = Settings()
     workloads = tuple(
         Workload(raw["group"], raw["resource"], tuple(tuple(path.split(".")) for path in raw["podTemplates"]))
@@ -528,6 +609,8 @@ def read_settings(document: Document) -> Settings:
         exempt_users=frozenset(spec.get("exemptUsers", ())),
         workloads=workloads,
         workload_verdict=spec.get("workloadVerdict", default.workload_verdict),
+        kueue_namespaces=tuple(spec.get("kueueNamespaces", default.kueue_namespaces)),
+        device_plugin_nodes=dict(spec.get("devicePluginNodes", {})),
     )
 
 
@@ -589,6 +672,14 @@ def _order(ref: PolicyRef) -> tuple[str, int]:
 def _policy_ref(text: str) -> PolicyRef:
     name, _, version = text.partition("@")
     return PolicyRef(name, int(version))
+
+
+def _fallback(text: str) -> int:
+    return {"now": NOW, "never": NEVER}[text] if " " not in text else _seconds(text.removeprefix("after "))
+
+
+def _seconds(text: str) -> int:
+    return int(text[:-1]) * UNITS[text[-1]][1]
 
 
 def _value(document: Document, path: Path) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from dra_gate.kube.quantity import Quantity
 from dra_gate.kube.semver import Semver
@@ -30,7 +31,12 @@ GATE_NAMESPACE = "dra-gate"
 # Never gated, whatever their labels: what the cluster stands on must not wait for the gate. So no tenant can own them.
 NEVER_GATED = frozenset({"kube-system", "kube-public", "kube-node-lease", GATE_NAMESPACE})
 ON_UNHEALTHY = ("alert", "recreate", "keep")  # the default first
+ON_ROLLBACK = ("recreate", "keep", "release")  # the default first
+NOW, NEVER = 0, -1  # of a policy's fallback
 MAX_CANDIDATES = 8  # firstAvailable takes at most 8 alternatives: resource.k8s.io/v1 FirstAvailableDeviceRequestMaxSize
+RESERVE_AFTER = 1800  # seconds; of a tenant that does not say
+MAX_WAITING = 1000  # Pods; the same
+Hold = Literal["free", "template", "late"]
 MAX_DEVICES = 32  # devices in one claim: resource.k8s.io/v1 AllocationResultsMaxSize
 
 
@@ -113,6 +119,9 @@ class DevicePolicy:
     """One reviewed policy. `candidates` are model names in order of preference, `others` already expanded.
 
     `on_unhealthy` says what is done when a device turns out unhealthy before its Pod runs: one of ON_UNHEALTHY.
+    `on_rollback` says what becomes of Pods that wait when their lane goes back: one of ON_ROLLBACK.
+    `fallback` says after how many seconds of waiting for the first candidate the others count too: NOW, NEVER or more.
+    With `strict_plugin_lane` lane device-plugin refuses its Pods if it cannot keep all that the policy says.
     `digest` is the SHA-256 (hex) of the policy document's canonical JSON: what tells that a released version changed.
     """
 
@@ -124,6 +133,9 @@ class DevicePolicy:
     digest: str
     place: Place
     on_unhealthy: str = ON_UNHEALTHY[0]
+    on_rollback: str = ON_ROLLBACK[0]
+    fallback: int = NOW
+    strict_plugin_lane: bool = False
 
     @property
     def max_devices(self) -> int:
@@ -149,7 +161,13 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who pays: its namespaces, policy, kept versions, quota and weight."""
+    """Who pays: its namespaces, policy, kept versions, quota and weight.
+
+    `lease` limits in seconds how long a Pod may run that was given a device above the tenant's share; None: no limit.
+    `reserve` are devices of its share, by model, that are never lent. What a Pod needs that has waited `reserve_after`
+    seconds is kept for it once its turn has come. No more than `max_waiting` Pods wait at once. With `kueue_exactly`
+    Pods that Kueue manages get a claim that asks for the first candidate only.
+    """
 
     name: str
     namespaces: tuple[str, ...]
@@ -160,6 +178,21 @@ class Tenant:
     weight: int | None
     over_quota: str  # reject or wait
     place: Place
+    lease: int | None = None
+    reserve: Mapping[str, int] = field(default_factory=dict)
+    reserve_after: int = RESERVE_AFTER
+    max_waiting: int = MAX_WAITING
+    kueue_exactly: bool = False
+
+    def hold(self, policy: DevicePolicy) -> Hold:
+        """How a Pod of this tenant under `policy` comes by its claims, and whether it is held until granted.
+
+        `late`: held, and its claims are written at the grant, with the candidates that it may then have. `template`:
+        held, its claims come from the template. `free`: from the template, and nothing holds it.
+        """
+        if self.quota.models or self.weight is not None or policy.fallback != NOW:
+            return "late"
+        return "free" if self.quota.devices is None else "template"
 
     def policy_for(self, namespace: str) -> PolicyRef:
         """The policy that new Pods in `namespace` get: the canary's in its namespaces, else the tenant's."""
@@ -209,6 +242,9 @@ class Settings:
     exempt_users: frozenset[str] = frozenset()
     workloads: tuple[Workload, ...] = ()
     workload_verdict: str = "warn"  # or deny
+    kueue_namespaces: tuple[str, ...] = ()  # where Kueue manages all Pods: the gate holds none of them
+    # Labels of all nodes with a device plugin, and of no others.
+    device_plugin_nodes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def tells_device_node(self, label: str) -> bool:
         """The label key is one by which device nodes are told."""
@@ -272,6 +308,19 @@ class PolicySet:
     def served_domains(self) -> frozenset[str]:
         """The domains of the names that some policy serves, such as nvidia.com."""
         return frozenset(name.partition("/")[0] for policy in self.policies.values() for name in policy.serves)
+
+    def policies_of(self, tenant: Tenant) -> tuple[DevicePolicy, ...]:
+        """The policies that the tenant honours, wherever."""
+        refs = dict.fromkeys(ref for namespace in tenant.namespaces for ref in tenant.valid_refs(namespace))
+        return tuple(self.policies[ref] for ref in refs)
+
+    def weights(self, model: str) -> Mapping[str, int]:
+        """The tenants that have a share of `model`, and their weights: 1 for one that is held late without saying."""
+        return {
+            tenant.name: tenant.weight or 1
+            for tenant in self.tenants.values()
+            if any(model in one.candidates and tenant.hold(one) == "late" for one in self.policies_of(tenant))
+        }
 
     def tenant_of(self, namespace: str) -> Tenant | None:
         """The tenant that owns `namespace`, or None."""

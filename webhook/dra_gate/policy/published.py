@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dra_gate.cel import Device, device_of
 from dra_gate.kube.node import node_problem
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.kube.resource_slice import devices_of, generation_of
 from dra_gate.kube.taint import BLOCKING
 
 
@@ -46,10 +47,10 @@ def published_devices(
     problems: list[str] = []
     rules = list(taint_rules)
     for (driver, pool), members in sorted(pools.items()):
-        newest = max(_generation(one) for one in members)
-        current = sorted((one for one in members if _generation(one) == newest), key=_name)
+        newest = max(generation_of(one) for one in members)
+        current = sorted((one for one in members if generation_of(one) == newest), key=_name)
         counts = {at(one, "spec", "pool", "resourceSliceCount") for one in current}
-        names = [text(raw.get("name")) for one in current for raw in _devices(one)]
+        names = [text(raw.get("name")) for one in current for raw in devices_of(one)]
         pool_problem = ""
         if counts != {len(current)}:
             wanted = " or ".join(sorted(str(count) for count in counts))
@@ -59,7 +60,7 @@ def published_devices(
         if pool_problem:
             problems.append(f"{driver}: {pool_problem}; its devices are not given to anybody")
         for one in current:
-            for raw in _devices(one):
+            for raw in devices_of(one):
                 name = text(raw.get("name"))
                 try:
                     device = device_of(driver, raw)
@@ -72,17 +73,8 @@ def published_devices(
     return devices, problems
 
 
-def _generation(one: Object) -> int:
-    value = at(one, "spec", "pool", "generation")
-    return value if isinstance(value, int) else 0
-
-
 def _name(one: Object) -> str:
     return text(at(one, "metadata", "name"))
-
-
-def _devices(one: Object) -> list[Object]:
-    return [mapping(raw) for raw in sequence(at(one, "spec", "devices"))]
 
 
 def _taint(driver: str, pool: str, raw: Object, rules: list[Object]) -> str:

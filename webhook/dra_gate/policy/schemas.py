@@ -47,6 +47,8 @@ def shape_errors(document: Document, kinds: Sequence[str] = KINDS) -> list[Polic
         if document.is_broken(("kind",)):
             return []
         found = "no kind" if "kind" not in value else f"kind {kind}"
+        if kind in TEST_KINDS:
+            return [PolicyError(document.at(("kind",)), f"{found} is no policy", "put it into a folder tests/")]
         known = " or ".join(part for part in (", ".join(kinds[:-1]), kinds[-1]) if part)
         return [PolicyError(document.at(("kind",)), found, f"write kind: {known}")]
     errors = [error for problem in _validator(kind).iter_errors(value) for error in _explain(document, problem)]
@@ -156,6 +158,9 @@ def _explain(document: Document, problem: Any) -> Iterator[PolicyError]:
         yield PolicyError(document.at(path), what, remedy)
     else:
         what, fallback = _say(str(rule), wanted, found, problem.message)
+        if rule in ("const", "enum", "minimum", "maximum"):  # a bare 0 says nothing
+            field = next((step for step in reversed(path) if isinstance(step, str)), "")
+            what = f"{field} is {what}" if field else what
         yield PolicyError(document.at(path), what, remedy or fallback)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from dra_gate.policy.model import Canary, PolicySet, Quota, Tenant
+from dra_gate.policy.words import duration
 
 WIDTH = 240  # characters; what does not fit is counted
 
@@ -58,6 +59,17 @@ def _tenant(old: Tenant, new: Tenant) -> Iterator[str]:
         yield f"weight {_number(old.weight)}→{_number(new.weight)}"
     if old.over_quota != new.over_quota:
         yield f"overQuota {old.over_quota}→{new.over_quota}"
+    if old.lease != new.lease:
+        yield f"lease {_time(old.lease)}→{_time(new.lease)}"
+    for model in dict.fromkeys((*old.reserve, *new.reserve)):
+        if old.reserve.get(model) != new.reserve.get(model):
+            yield f"reserve {model} {_number(old.reserve.get(model))}→{_number(new.reserve.get(model))}"
+    if old.reserve_after != new.reserve_after:
+        yield f"reserveAfter {_time(old.reserve_after)}→{_time(new.reserve_after)}"
+    if old.max_waiting != new.max_waiting:
+        yield f"maxWaiting {old.max_waiting}→{new.max_waiting}"
+    if old.kueue_exactly != new.kueue_exactly:
+        yield "kueue none→exactly" if new.kueue_exactly else "kueue exactly→none"
 
 
 def _quota(old: Quota, new: Quota) -> Iterator[str]:
@@ -99,6 +111,10 @@ def _moved(before: Iterable[str] | Mapping[str, object], after: Iterable[str] | 
 
 def _canary(canary: Canary | None) -> str:
     return "none" if canary is None else f"{canary.policy} in {' '.join(canary.namespaces)}"
+
+
+def _time(seconds: int | None) -> str:
+    return "none" if seconds is None else duration(seconds)
 
 
 def _number(value: int | None) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dra_gate.kube.quantity import Quantity
-from dra_gate.policy.model import Companion, Constraints, DevicePolicy, Model, Quota
+from dra_gate.policy.model import NEVER, NOW, Companion, Constraints, DevicePolicy, Model, Quota, Tenant
 
+UNITS = {"s": ("second", 1), "m": ("minute", 60), "h": ("hour", 3600)}
 _GB = 10**9
 _SHARED = {  # KEP-4381 and KEP-6072
     "resource.kubernetes.io/pcieRoot": "sit on the same PCIe root (the shortest way between them)",
@@ -34,6 +35,36 @@ def many(count: int, one: str, more: str = "") -> str:
 def size(quantity: Quantity) -> str:
     """An amount of memory as written, and in the unit that data sheets use."""
     return f"{quantity} ({float(quantity.value) / _GB:.1f} GB)"
+
+
+def duration(seconds: int) -> str:
+    """Seconds as policy files write them, in the largest unit that leaves nothing over: `90s`, `30m`, `4h`."""
+    unit = next(unit for unit in ("h", "m", "s") if seconds % UNITS[unit][1] == 0)
+    return f"{seconds // UNITS[unit][1]}{unit}"
+
+
+def time(seconds: int) -> str:
+    """`90 seconds`, `30 minutes`, `4 hours`."""
+    text = duration(seconds)
+    return many(int(text[:-1]), UNITS[text[-1]][0])
+
+
+def fallback(policy: DevicePolicy) -> str:
+    """The word as policy files write it."""
+    return {NOW: "now", NEVER: "never"}.get(policy.fallback) or f"after {duration(policy.fallback)}"
+
+
+def later_choices(policy: DevicePolicy) -> str:
+    """When a program gets another than its first choice."""
+    if len(policy.candidates) == 1:
+        return "There is no second choice."
+    if policy.fallback == NOW:
+        return "A later choice is taken as soon as no earlier one is to be had."
+    if policy.fallback == NEVER:
+        said = "A later choice is not taken, however long the program waits for the first"
+    else:
+        said = f"A later choice is taken only when the program has waited {time(policy.fallback)} for the first"
+    return f"{said}; programs that name the tenant's claim themselves, or that Kueue manages, may get every choice."
 
 
 def promises(policy: DevicePolicy) -> Iterator[tuple[str, str]]:
@@ -95,6 +126,19 @@ def unhealthy(policy: DevicePolicy) -> str:
     return f"When its device falls ill before the program starts, {_UNHEALTHY[policy.on_unhealthy]}."
 
 
+_ROLLBACK = {
+    "recreate": "it is stopped and whatever made it makes another, which asks for devices the old way; one that "
+    "nothing makes again waits until the new way is open again",
+    "keep": "it waits until the new way is open again",
+    "release": "it still gets its devices the new way",
+}
+
+
+def rollback(policy: DevicePolicy) -> str:
+    """What happens to a program that waits for devices when its namespace goes back to device plugins."""
+    return f"When its namespace goes back to device plugins while it waits, {_ROLLBACK[policy.on_rollback]}."
+
+
 def model_facts(model: Model) -> str:
     """What a model is, by its products or its selector, and what the catalogue declares of it."""
     found = [f"named {listed((glob.replace('*', '…') for glob in model.products), 'or')}"] if model.products else []
@@ -121,4 +165,28 @@ def limits(quota: Quota) -> Iterator[str]:
     else:
         yield f"At most {many(quota.devices, 'device')} at once, all models together."
     for model, count in quota.models.items():
-        yield f"Of model {model} at most {count} at once (written down; not enforced yet)."
+        yield f"Of model {model} at most {count} at once."
+
+
+def turns(tenant: Tenant, policies: Sequence[DevicePolicy]) -> Iterator[str]:
+    """How its programs come by scarce devices, a sentence each. `policies` are those that it honours."""
+    holds = {tenant.hold(policy) for policy in policies}
+    if "late" in holds:
+        yield (
+            f"When devices of a model are scarce its share of them is its weight, {tenant.weight or 1}, against those "
+            "of all who may have that model. Nobody gets one above their share while somebody below theirs waits."
+        )
+    if tenant.lease is not None:
+        yield f"A program that got a device above its share runs for at most {time(tenant.lease)}; then it is stopped."
+    for model, count in tenant.reserve.items():
+        kept = f"{many(count, 'device')} {'is' if count == 1 else 'are'} kept"
+        yield f"Of its share of model {model}, {kept} for it and never lent."
+    if "late" in holds:
+        yield (
+            f"What a program waits for that has waited {time(tenant.reserve_after)} is kept for it when its turn "
+            "comes: no later and smaller one takes it away."
+        )
+    if holds != {"free"}:
+        yield f"At most {many(tenant.max_waiting, 'program')} wait at once; more are refused."
+    if tenant.kueue_exactly:
+        yield "Programs that another queue (Kueue) manages get the first choice and no other."
