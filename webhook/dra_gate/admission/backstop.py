@@ -2,9 +2,9 @@
 
 The rules' CEL twins, as one ValidatingAdmissionPolicy. Its parameter is the Gate: from that it knows the lane switch
 and, from the status, what the policy sets serve and let pass. It refuses nothing that the webhook would admit. The
-status also says what it is about: the active set, the switch, and the labels of each namespace, when they have stood
-for so long that no webhook goes by earlier ones. Where the present is not what the status says, nothing is refused, so
-that a change counts at once and a status that is late or missing closes nothing.
+status also says what it is about: the active set, the switch, and each namespace's labels with the lane that the two
+come to, when they have stood for so long that no webhook goes by earlier ones. Where the present is not what the status
+says, nothing is refused, so that a change counts at once and a status that is late or missing closes nothing.
 """
 
 from __future__ import annotations
@@ -19,19 +19,34 @@ from dra_gate.admission.guards import NAME
 from dra_gate.admission.rules import ALL, Rule
 from dra_gate.admission.signs import CONTAINERS
 from dra_gate.policy.model import EXCEPTABLE
+from dra_gate.policy.switch import DRA, PLUGIN, Switch
 
 BACKSTOP = f"{NAME}-backstop"
 _GATE = "default"
 _STATUS = "params.status.backstop"
 _OVERRIDE = "params.spec.?lane.?override.orValue('')"
+# As `switch_text` writes it.
+_SWITCH = (
+    f"([{_OVERRIDE}] + params.spec.?lane.?tenants.orValue([]).map(t, t.name + '=' + t.?lane.orValue(''))).join(' ')"
+)
 _KNOWN = (
     f"has(params.status) && has({_STATUS}) && has({_STATUS}.namespaces) && has({_STATUS}.lane) && "
-    f"{_STATUS}.active == params.spec.active && {_STATUS}.lane == {_OVERRIDE}"
+    f"{_STATUS}.active == params.spec.active && {_STATUS}.lane == {_SWITCH}"
 )
 
 
+def switch_text(switch: Switch) -> str:
+    """The switch as the status says it, in the order in which the Gate lists tenants."""
+    return " ".join((switch.override, *(f"{name}={lane}" for name, lane in switch.tenants.items())))
+
+
+def told(said: str, lane: str) -> str:
+    """A namespace as the status lists it: what `labelled` says, and the lane that it really is in."""
+    return f"{said}/{lane if lane == PLUGIN else DRA}"
+
+
 def labelled(namespace: str, labels: Mapping[str, object]) -> str:
-    """What the status says of a namespace whose labels are settled; empty for one where nothing is refused anyway."""
+    """What a namespace's labels say, once they are settled; empty for one where nothing is refused anyway."""
     lane, mode = labels.get(LANE_LABEL), labels.get(MODE_LABEL, "enforce")
     return "" if lane is None or mode in _OPEN_MODES else f"{namespace}/{lane}/{mode}"
 
@@ -52,8 +67,11 @@ VARIABLES = {
     # To the API server's type checker the two lists hold different things, and can't be joined.
     "containers": "dyn(object.spec.containers) + "
     "(has(object.spec.initContainers) ? dyn(object.spec.initContainers) : dyn([]))",
+    "said": "request.namespace + '/' + variables.lane + '/' + variables.mode",
+    "plugin": f"has(params.status) && has({_STATUS}) && has({_STATUS}.namespaces) && "
+    f"(variables.said + '/{PLUGIN}') in {_STATUS}.namespaces",
     "open": f"variables.mode in {list(_OPEN_MODES)} || !({_KNOWN}) || "
-    f"!((request.namespace + '/' + variables.lane + '/' + variables.mode) in {_STATUS}.namespaces) || "
+    f"!(variables.plugin || (variables.said + '/{DRA}') in {_STATUS}.namespaces) || "
     f"request.userInfo.username in {_STATUS}.exemptUsers",
 }
 
@@ -68,8 +86,8 @@ def twins() -> Iterator[tuple[Rule, tuple[str, ...]]]:
 def expression(rule: Rule, about: tuple[str, ...]) -> str:
     """CEL that holds unless the rule's twin refuses the request."""
     let_pass = ["variables.open", *(f"variables.about != '{one}'" for one in about)]
-    if not rule.every_lane:
-        let_pass.append(f"({_OVERRIDE} != '' ? {_OVERRIDE} : variables.lane) == 'device-plugin'")
+    if rule.lane == DRA:
+        let_pass.append("variables.plugin")
     if rule.id in EXCEPTABLE:
         let_pass.append(f"{_STATUS}.exceptions.exists(e, e.rule == '{rule.id}' && e.namespace == request.namespace)")
     return " || ".join((*let_pass, f"!({_over_variables(rule.twin)})"))

@@ -23,9 +23,10 @@ from dra_gate.kube import pod as pods
 from dra_gate.kube.workload import BUILT_IN, CONTROLLER_MANAGER, CONTROLLER_PREFIX, CONTROLLER_SUFFIX
 from dra_gate.policy.model import GATE_NAMESPACE, NEVER_GATED, Settings, Workload
 
+CONTROLLER = f"system:serviceaccount:{GATE_NAMESPACE}:dra-gate-controller"
 # The gate's own accounts: what they write is not judged.
 GATE_WRITERS = (
-    f"system:serviceaccount:{GATE_NAMESPACE}:dra-gate-controller",
+    CONTROLLER,
     f"system:serviceaccount:{GATE_NAMESPACE}:dra-gate-webhook",
 )
 MUTATE_SECONDS = 2

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
+from dra_gate.admission import stamp as stamps
 from dra_gate.admission.facts import Facts
+from dra_gate.admission.hold import hold_of, managed_by_kueue
+from dra_gate.admission.late import counts_of, late_entries
 from dra_gate.admission.scope import Scope
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube import pod as pods
 from dra_gate.kube.pod import IMPLICIT_PREFIX, Container, ResourceRequest
-from dra_gate.kube.raw import Object, text
+from dra_gate.kube.raw import Object, at, text
 from dra_gate.policy.compile import Template
 from dra_gate.policy.model import MAX_DEVICES, DevicePolicy
 from dra_gate.policy.words import listed
@@ -76,7 +79,7 @@ def plan(pod: Object, scope: Scope, facts: Facts) -> Plan:
     if not requests:
         return Plan()
     if len(requests) > MAX_REQUESTS:
-        return Plan(findings=(_too_many_requests(),))
+        return Plan(findings=(too_many_requests(RULE),))
     served = served_resources(scope.policy, facts)
     findings = [finding for request in requests if (finding := _finding(request, served, scope.policy))]
     wanted = pods.devices_by_container(requests)
@@ -123,14 +126,20 @@ def _assign(
     # Not free is a name that a container asks for without there being such an entry: another's claim is not for it.
     taken = {text(entry.get("name")) for entry in pods.claim_entries(pod)} | held | beside
     names = _entry_names(taken, dict.fromkeys(chosen[c.path] for c, _ in wanted if chosen[c.path] in counts))
-    template = facts.index.for_count
     return Plan(
-        entries=tuple(
-            (name, template(scope.tenant.name, scope.policy.ref, counts[old])) for old, name in names.items()
-        ),
+        entries=tuple((name, _template(pod, counts[old], scope, facts)) for old, name in names.items()),
         uses=tuple((container, names.get(chosen[container.path], chosen[container.path])) for container, _ in wanted),
         converted=requests,
     )
+
+
+def _template(pod: Object, count: int, scope: Scope, facts: Facts) -> Template:
+    """What a new entry for `count` devices names, or what its late claim will be made of."""
+    assert scope.tenant is not None and scope.policy is not None  # noqa: S101, PT018
+    tenant, ref = scope.tenant, scope.policy.ref
+    if tenant.kueue_exactly and managed_by_kueue(pod, scope.namespace, facts.policy_set.settings):
+        return facts.index.exactly(tenant.name, ref)[count]
+    return facts.index.for_count(tenant.name, ref, count)
 
 
 @dataclass(slots=True)
@@ -152,17 +161,50 @@ class _Reusable:
 
 
 def tenant_templates(pod: Object, scope: Scope, facts: Facts) -> Mapping[str, Template]:
-    """The Pod's claim entries that name a template compiled from the tenant's policies, by entry name."""
+    """The Pod's claim entries that name a template compiled from the tenant's policies, by entry name; and those of
+    its late claims, with the templates that the claims will be made of.
+    """
     if scope.tenant is None:
         return {}
     entries, key = pods.claim_entries(pod), "resourceClaimTemplateName"
     named = {text(entry.get(key)) for entry in entries}
     own = {name: found for name in named if (found := facts.index.by_name(scope.tenant.name, name)) is not None}
+    late = _late_templates(pod, scope, facts)
+    held: dict[str, Template] = {}
+    for entry in entries if own or late else ():
+        name = text(entry.get("name"))
+        template = late.get(name) if entry.get("resourceClaimName") else own.get(text(entry.get(key)))
+        if template is not None:
+            held[name] = template
+    return held
+
+
+def _late_templates(pod: Object, scope: Scope, facts: Facts) -> Mapping[str, Template]:
+    """By entry, what the Pod's late claims will be made of: in a Pod that the gate holds, as its stamp says.
+
+    Entries that the stamp does not say, or for more devices than a claim holds, are none of them; of several that name
+    one claim, only the first is.
+    """
+    named: dict[str, str] = {}  # claim -> entry
+    for entry, name in late_entries(pod):
+        named.setdefault(name, entry)
+    if not named or not stamps.is_held(pod) or hold_of(pod, scope, facts) != "late":
+        return {}
+    assert scope.tenant is not None and scope.policy is not None  # noqa: S101, PT018 - or there is no hold
+    try:
+        counts = counts_of(at(pod, "metadata", "annotations", stamps.CLAIMS))
+    except ValueError:
+        return {}
     return {
-        text(entry.get("name")): own[name]
-        for entry in (entries if own else ())
-        if (name := text(entry.get(key))) in own and not entry.get("resourceClaimName")
+        entry: facts.index.for_count(scope.tenant.name, scope.policy.ref, counts[entry])
+        for entry in named.values()
+        if entry in counts and counts[entry] <= scope.policy.max_devices
     }
+
+
+def late_counts(pod: Object, templates: Mapping[str, Template]) -> dict[str, int]:
+    """The devices of those of `templates`, by entry, that are of late claims."""
+    return {entry: templates[entry].count for entry, _ in late_entries(pod) if entry in templates}
 
 
 def _entry_names(taken: Set[str], provisional: Iterable[str]) -> dict[str, str]:
@@ -179,9 +221,7 @@ def _entry_names(taken: Set[str], provisional: Iterable[str]) -> dict[str, str]:
 
 def _finding(request: ResourceRequest, served: frozenset[str], policy: DevicePolicy) -> Finding | None:
     if request.count is None:
-        return Finding(
-            RULE, "MALFORMED", request.field, request.problem, "Ask for a whole number of devices, such as 1"
-        )
+        return malformed(request, RULE)
     if request.resource not in served:
         return Finding(
             RULE,
@@ -193,9 +233,15 @@ def _finding(request: ResourceRequest, served: frozenset[str], policy: DevicePol
     return None
 
 
-def _too_many_requests() -> Finding:
+def malformed(request: ResourceRequest, rule: str) -> Finding:
+    """What `rule` says of a request for what is no number of devices."""
+    return Finding(rule, "MALFORMED", request.field, request.problem, "Ask for a whole number of devices, such as 1")
+
+
+def too_many_requests(rule: str) -> Finding:
+    """What `rule` says of a Pod with more than `MAX_REQUESTS`."""
     return Finding(
-        RULE,
+        rule,
         "MALFORMED",
         "spec",
         f"more than {MAX_REQUESTS} requests for devices in one Pod",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dra_gate.admission.guards import GUARDS
 from dra_gate.admission.replay import Replay
 from dra_gate.admission.rules import ALL
 from dra_gate.policy.cases import Case
@@ -41,19 +42,24 @@ def examine(case: Case, found: Replay, policy_set: PolicySet, cluster: Cluster) 
         )
         for ref in (found.policies if cluster.slices else ())
     }
-    return Result(case, found, offers, tuple(_mismatches(case, found, offers)))
+    owned = policy_set.tenant_of(_namespace(case)) is not None
+    return Result(case, found, offers, tuple(_mismatches(case, found, offers, owned=owned)))
 
 
 def _mismatches(
-    case: Case, found: Replay, offers: Mapping[PolicyRef, tuple[tuple[str, str, str], ...]]
+    case: Case, found: Replay, offers: Mapping[PolicyRef, tuple[tuple[str, str, str], ...]], *, owned: bool
 ) -> Iterator[Mismatch]:
     expected = case.expected
     if found.verdict != expected.verdict:
         why = f" ({', '.join(found.reasons)})" if found.reasons else ""
+        if found.verdict == "ignore" and not owned:
+            why = f" (no tenant has namespace {_namespace(case)})"
         yield Mismatch("verdict", expected.verdict, found.verdict + why)
     reasons = expected.reasons
     if reasons is not None and (not set(reasons) <= set(found.reasons) or (not reasons and found.reasons)):
-        yield Mismatch("reasons", _shown(reasons), _shown(found.reasons))
+        codes = {code for rule in ALL for code in rule.codes} | {guard.code for guard in GUARDS}
+        told = (reason if reason in codes else f"{reason} (there is no such code)" for reason in reasons)
+        yield Mismatch("reasons", _shown(told), _shown(found.reasons))
     fits = dict.fromkeys(device for devices in offers.values() for _, device, word in devices if not word)
     for name, wanted, came in (
         ("claims", expected.claims, found.claims),

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dra_gate.admission.nodes import Nodes
-from dra_gate.fairness.charge import Charge
+from dra_gate.fairness.charge import NOTHING, Charge
 from dra_gate.kube.raw import Object
 from dra_gate.policy.compile import TemplateIndex
 from dra_gate.policy.model import PolicySet
+from dra_gate.policy.switch import NO_SWITCH, Switch
 
 LANE_LABEL = "dra-gate.io/lane"
 MODE_LABEL = "dra-gate.io/mode"
@@ -37,6 +38,16 @@ class ClaimFacts:
 
     spec: Object
     reached: tuple[Reached, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """A tenant's account as its TenantLedger's status says it: what it holds, how many of its Pods wait, and the most
+    devices of each model that any node has (a model that is not named: not known)."""
+
+    used: Charge
+    waiting: int = 0
+    largest: Mapping[str, int] = field(default_factory=dict)
 
 
 def _not_known(_: Object) -> tuple[Reached, ...]:
@@ -68,8 +79,8 @@ class Facts:
     index: TemplateIndex
     accepted: Mapping[str, tuple[PolicySet, TemplateIndex]] = field(default_factory=dict)  # by digest
     gate_generation: int = 0
-    lane_override: str = ""
-    lane_previous: str = ""
+    switch: Switch = NO_SWITCH
+    switch_previous: Switch = NO_SWITCH  # what it was a moment ago, and the same otherwise
     previous_labels: Mapping[str, Mapping[str, str] | None] = field(default_factory=dict)
     writers: frozenset[str] = frozenset()  # user names of the gate's own accounts
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # name -> labels
@@ -81,7 +92,8 @@ class Facts:
     claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
     # Which requests of a claim spec that is only now being written can give a gated device. Nothing is compiled for it.
     reached_by: Callable[[Object], tuple[Reached, ...]] = _not_known
-    used: Mapping[str, Charge] = field(default_factory=dict)  # by tenant
+    ledgers: Mapping[str, LedgerView] = field(default_factory=dict)  # by tenant
+    used: Mapping[str, Charge] = field(default_factory=dict)  # by tenant: counted from Pods and claims, without ledgers
     nodes: Nodes = field(default_factory=Nodes)
     day: int = 0  # days since 1970-01-01 UTC: exceptions end
     runtime_handlers: Mapping[str, str] = field(default_factory=dict)  # RuntimeClass name -> handler
@@ -90,6 +102,10 @@ class Facts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "served_domains", self.policy_set.served_domains())
+
+    def ledger(self, tenant: str) -> LedgerView:
+        """The tenant's ledger; where there is none, what was counted."""
+        return self.ledgers.get(tenant) or LedgerView(self.used.get(tenant, NOTHING))
 
     def under(self, digest: str) -> Facts | None:
         """The same facts under the honoured set of that digest; None for a set that is not honoured."""

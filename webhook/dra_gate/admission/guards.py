@@ -1,4 +1,4 @@
-"""What the gate stands on, and who may change it: labels, webhook configurations, policy sets, the Gate, its names.
+"""What the gate stands on, and who may change it: labels, webhook configurations, policy sets, Gate, ledgers, names.
 
 Each guard is said twice: as a ValidatingAdmissionPolicy, which the API server holds by itself in every namespace, gate
 or no gate, and here, for requests that come from files. Webhooks can't do it: a namespaceSelector looks at the labels
@@ -30,7 +30,10 @@ NAME = "zz-dra-gate"
 TENANT_LABEL = "dra-gate.io/tenant"
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"  # KEP-5018; without it the API server refuses admin access
 SET_LABEL = "dra-gate.io/policy-set"  # on the ConfigMaps of published sets
+COHORTS_PREFIX = "dra-gate-cohorts-"  # of the ConfigMaps with the controller's counts
+CANARY_PLAN = "dra-gate-canary"  # the ConfigMap with the plan of waves: the controller may move namespaces by it
 LABELS = (LANE_LABEL, MODE_LABEL, TENANT_LABEL)
+MOVED = "dra-gate.io/canary"  # annotation of a namespace: the last move of its lane, written with the label itself
 # Of what the API server reads from its own disk; nobody can give such a name to an object of the API (KEP-5793).
 STATIC_SUFFIX = ".static.k8s.io"
 REMEDY = "Ask somebody who is bound to the ClusterRole dra-gate-guardian, or a cluster admin"
@@ -83,6 +86,8 @@ def _labels_touched(before: Metadata, after: Metadata) -> Touched:
     for key in (*LABELS, *((ADMIN_ACCESS_LABEL,) if LANE_LABEL in was or LANE_LABEL in now else ())):
         if was.get(key) != now.get(key):
             yield f"metadata.labels[{key}]", "it says whether and how the gate judges what is in this namespace"
+    if mapping(before.get("annotations")).get(MOVED) != mapping(after.get("annotations")).get(MOVED):
+        yield f"metadata.annotations[{MOVED}]", "whether the namespace goes back with its wave hangs on it"
 
 
 def _label_differs(keys: Iterable[str]) -> str:
@@ -94,12 +99,20 @@ def _gate_touched(_before: Metadata, _after: Metadata) -> Touched:
     yield "metadata.name", "it names the policies that everybody is judged by"
 
 
+def _ledger_touched(_before: Metadata, _after: Metadata) -> Touched:
+    yield "metadata.name", "what a tenant is granted next hangs on it, and only the gate's controller keeps it"
+
+
 def _configuration_touched(before: Metadata, after: Metadata) -> Touched:
     if NAME in (before.get("name"), after.get("name")):
         yield "metadata.name", "without this configuration, or with another, the gate is not asked"
 
 
 def _set_touched(before: Metadata, after: Metadata) -> Touched:
+    if any(text(metadata.get("name")).startswith(COHORTS_PREFIX) for metadata in (before, after)):
+        yield "metadata.name", "what is counted there says whether a lane is good enough"
+    if CANARY_PLAN in (before.get("name"), after.get("name")):
+        yield "metadata.name", "the controller moves namespaces by it"
     if any(SET_LABEL in mapping(metadata.get("labels")) for metadata in (before, after)):
         yield f"metadata.labels[{SET_LABEL}]", "a published policy set decides who gets which devices"
 
@@ -115,14 +128,15 @@ def _name_touched(before: Metadata, after: Metadata) -> Touched:
 GUARDS: tuple[Guard, ...] = (
     Guard(
         id="guard-labels",
-        title="Lane, mode and tenant of a namespace, and admin access in a gated one",
+        title="Lane, mode, tenant and last move of a namespace, and admin access in a gated one",
         code="POLICY_LABEL",
         group="",
         # The subresources take labels along (Kubernetes' namespace strategy).
         resources=("namespaces", "namespaces/status", "namespaces/finalize"),
         operations=("CREATE", "UPDATE"),
         condition=f"{_label_differs(LABELS)} || (('{LANE_LABEL}' in variables.was || '{LANE_LABEL}' in variables.now) "
-        f"&& {_label_differs([ADMIN_ACCESS_LABEL])})",
+        f"&& {_label_differs([ADMIN_ACCESS_LABEL])}) || "
+        f"variables.notesWas[?'{MOVED}'] != variables.notesNow[?'{MOVED}']",
         touched=_labels_touched,
     ),
     Guard(
@@ -137,12 +151,13 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         id="guard-policy-sets",
-        title="Published policy sets",
+        title="Published policy sets, what is counted of both lanes, the plan of waves",
         code="POLICY_OBJECT",
         group="",
         resources=("configmaps",),
         operations=("CREATE", "UPDATE", "DELETE"),
-        condition=f"'{SET_LABEL}' in variables.was || '{SET_LABEL}' in variables.now",
+        condition=f"'{SET_LABEL}' in variables.was || '{SET_LABEL}' in variables.now || "
+        f"variables.name.startsWith('{COHORTS_PREFIX}') || variables.name == '{CANARY_PLAN}'",
         touched=_set_touched,
         namespace=GATE_NAMESPACE,
     ),
@@ -155,6 +170,16 @@ GUARDS: tuple[Guard, ...] = (
         operations=("CREATE", "UPDATE", "DELETE"),
         condition="true",
         touched=_gate_touched,
+    ),
+    Guard(
+        id="guard-ledgers",
+        title="The tenants' ledgers: what each holds, and what is granted",
+        code="POLICY_OBJECT",
+        group="dra-gate.io",
+        resources=("tenantledgers", "tenantledgers/status"),  # admission goes by the status, the arbiter by the spec
+        operations=("CREATE", "UPDATE", "DELETE"),
+        condition="true",
+        touched=_ledger_touched,
     ),
     Guard(
         id="guard-names",
@@ -229,8 +254,10 @@ def _policy(guard: Guard, suffix: str) -> dict[str, Any]:
             "matchConstraints": {"resourceRules": [rule]},
             "matchConditions": conditions,
             "variables": [
-                {"name": "was", "expression": _labels_of("oldObject")},
-                {"name": "now", "expression": _labels_of("object")},
+                {"name": "was", "expression": _words_of("oldObject", "labels")},
+                {"name": "now", "expression": _words_of("object", "labels")},
+                {"name": "notesWas", "expression": _words_of("oldObject", "annotations")},
+                {"name": "notesNow", "expression": _words_of("object", "annotations")},
                 {"name": "name", "expression": _NAME_EXPRESSION},
             ],
             "validations": [
@@ -252,8 +279,8 @@ _NAME_EXPRESSION = (
 )
 
 
-def _labels_of(obj: str) -> str:
-    return f"{obj} != null && has({obj}.metadata.labels) ? {obj}.metadata.labels : {{}}"
+def _words_of(obj: str, field: str) -> str:
+    return f"{obj} != null && has({obj}.metadata.{field}) ? {obj}.metadata.{field} : {{}}"
 
 
 def _binding(guard: Guard, suffix: str) -> dict[str, Any]:

@@ -21,12 +21,14 @@ from dra_gate.kube.patch import Operation, apply, pointer
 from dra_gate.kube.raw import Object
 
 _ANNOTATIONS = pointer("metadata", "annotations")
+_GATES = pointer("spec", "schedulingGates")
 _OUR_ANNOTATIONS = pointer("metadata", "annotations", DOMAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`word` is mutate (more than our annotations change), admit, deny or ignore (would never reach us).
+    """`word` is mutate (more than our marks change: annotations, scheduling gate), admit, deny or ignore (would never
+    reach us).
 
     `deciding` is the verdict that settled it, `patch` what mutate did, `result` the object as it would be stored.
     """
@@ -73,13 +75,13 @@ def judge(request: Request, facts: Facts) -> Judgement:
         return Judgement("deny", second, first.patch, result, warnings, NOTHING)
     if first.ignored and second.ignored:
         return Judgement("ignore", second, (), request.object, (), NOTHING)
-    word = "mutate" if _changes_more_than_annotations(first.patch) else "admit"
+    word = "mutate" if _changes_more_than_marks(first.patch) else "admit"
     return Judgement(word, second, first.patch, result, warnings, second.charge)
 
 
-def _changes_more_than_annotations(operations: Iterable[Operation]) -> bool:
+def _changes_more_than_marks(operations: Iterable[Operation]) -> bool:
     return any(
-        not operation["path"].startswith(_OUR_ANNOTATIONS)
+        not operation["path"].startswith((_OUR_ANNOTATIONS, _GATES))  # of gates mutate adds ours alone
         and not (operation["path"] == _ANNOTATIONS and operation["value"] == {})
         for operation in operations
     )

@@ -1,12 +1,13 @@
-"""mutate: a Pod's device requests become claims from the tenant's template, and the stamp goes on; containers whose
-environment comes from elsewhere are told that they see no device.
+"""mutate: a Pod's device requests become claims from the tenant's template or late ones, the stamp goes on, and the
+scheduling gate that holds the Pod until its devices are granted; containers whose environment comes from elsewhere are
+told that they see no device. In lane device-plugin requests stay and node affinity goes on instead.
 
-Pure and idempotent: the same Pod and facts give the same patch, and its own result gives none.
+Pure and idempotent: the same request and facts give the same patch, and its own result gives none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 from typing import Any
 
@@ -14,17 +15,22 @@ from dra_gate.admission import convert, rules, void
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.convert import Plan
 from dra_gate.admission.facts import Facts
+from dra_gate.admission.hold import hold_of
+from dra_gate.admission.late import late_name
 from dra_gate.admission.outcome import outcome
+from dra_gate.admission.plugin_pod import MAX_TERMS, TERMS, narrow, narrowed_count
+from dra_gate.admission.plugin_pod import stamp as plugin_stamp
 from dra_gate.admission.request import Request
-from dra_gate.admission.rules import node_pinning, quota, visible_devices_void
+from dra_gate.admission.rules import model_affinity, node_pinning, node_pool, quota, visible_devices_void
 from dra_gate.admission.rules.rule import Context
-from dra_gate.admission.scope import Scope, is_exempt, is_mirror, scope_of
+from dra_gate.admission.scope import LANES, Scope, is_exempt, is_mirror, scope_of
 from dra_gate.admission.verdict import IGNORED, Finding, Verdict
 from dra_gate.kube.patch import Patch, PatchError
 from dra_gate.kube.pod import Container
 from dra_gate.kube.raw import Object, at, mapping, sequence
 from dra_gate.policy.compile import Template
-from dra_gate.policy.model import DevicePolicy, Model
+from dra_gate.policy.model import Model
+from dra_gate.policy.switch import PLUGIN
 
 # Preferred node affinity by rank of the candidate. At stock weights the scheduler's own score for ranks (200/174/150)
 # loses to CPU-heavy Pods' other scores in 28 of 60 cases, these in none (measured on 1.37.2).
@@ -38,7 +44,7 @@ def mutate(request: Request, facts: Facts) -> Verdict:
     scope = scope_of(request.namespace, facts)
     if scope is None:
         return IGNORED
-    if scope.lane != "dra" or scope.tenant is None:
+    if scope.lane not in LANES or scope.tenant is None:
         # validate says what is wrong with a Pod that asks for devices here; mutate has nothing to add to it.
         return outcome(request, scope, (), facts)
     findings, patch = changes(request, scope, facts)
@@ -50,38 +56,102 @@ def mutate(request: Request, facts: Facts) -> Verdict:
 
 def changes(request: Request, scope: Scope, facts: Facts) -> tuple[tuple[Finding, ...], Patch]:
     """What is to be done to the Pod, or why it is refused: with findings the patch is empty. The mode plays no part."""
+    if scope.lane == PLUGIN:
+        return plugin_changes(request, scope, facts)
     pod, patch = request.object, Patch(request.object)
     planned = convert.plan(pod, scope, facts)
     if planned.findings:
         return planned.findings, patch
-    held = {**convert.tenant_templates(pod, scope, facts), **dict(planned.entries)}
+    hold, own = hold_of(pod, scope, facts), convert.tenant_templates(pod, scope, facts)
+    held = {**own, **dict(planned.entries)}
+    late = convert.late_counts(pod, own)
+    if hold == "late":
+        late |= {name: template.count for name, template in planned.entries}
     found: list[Finding] = []
     if planned.converted:
         context = Context.of(request, pod, scope, facts)
         found += node_pinning.unscheduled(context)
         if planned.entries:
-            found += quota.findings(quota.charge_of(held.values()), context)
+            found += quota.findings(held, late, context)
             found += _pool_conflicts(pod, held, facts)
-    unseen = _without_void(pod, planned, held, facts)
+    unseen = _without_void(pod, {container.path for container, _ in planned.uses}, held, facts)
     if len(unseen) > void.MOST:
         found.append(_too_many_unseen())
     if found:
         return tuple(found), patch
     try:
-        _claims(patch, planned)
+        _claims(patch, planned, request.uid if hold == "late" else "")
+        if held and hold != "free" and not stamps.is_held(pod):
+            patch.append(("spec", "schedulingGates"), {"name": stamps.GRANT_GATE})
         _placement(patch, pod, planned, held, scope, facts)
         for container in unseen:
             patch.append((*container.path, "env"), void.entry())
-        _stamp(patch, pod, held, scope, facts)
+        digest, generation = facts.policy_set.digest, facts.gate_generation
+        stamp = stamps.stamp_of(held, late, set_digest=digest, generation=generation, lane=scope.lane)
+        _write_stamp(patch, pod, stamp)
     except PatchError as error:
-        problem = Finding(convert.RULE, "MALFORMED", "spec", str(error), "Send a Pod as core/v1 describes it")
-        return (problem,), Patch(pod)
+        return (_malformed(error),), Patch(pod)
     return (), patch
 
 
-def _claims(patch: Patch, planned: Plan) -> None:
+def plugin_changes(request: Request, scope: Scope, facts: Facts) -> tuple[tuple[Finding, ...], Patch]:
+    """The same in lane device-plugin: requests stay, and the policy becomes node selector and node affinity."""
+    context = Context.of(request, request.object, scope, facts)
+    pod, patch, plugin = request.object, Patch(request.object), context.plugin
+    if context.plugin_findings:
+        return context.plugin_findings, patch
+    found: list[Finding] = []
+    if plugin is not None:
+        assert scope.tenant is not None  # noqa: S101 - or there is no such Pod
+        found += node_pinning.unscheduled(context)
+        found += quota.of_plugin_pod(plugin, scope.tenant, facts)
+        found += (
+            _other_pool(label, f"{value!r} is what it must be: {plugin.why[label]}", pod)
+            for label, value in plugin.selector.items()
+            if at(pod, "spec", "nodeSelector", label) not in (None, value)
+        )
+    unseen = _without_void(pod, visible_devices_void.asking_containers(pod, facts), {}, facts)
+    if len(unseen) > void.MOST:
+        found.append(_too_many_unseen())
+    if plugin is not None and narrowed_count(pod, plugin.placement.terms) > MAX_TERMS:
+        found.append(_too_many_terms())
+    if found:
+        return tuple(found), patch
+    try:
+        if plugin is not None:
+            for label, value in plugin.selector.items():
+                patch.set(("spec", "nodeSelector", label), value)
+            narrow(patch, pod, plugin.placement.terms)
+            _prefer(patch, pod, plugin.placement.models, facts)
+        for container in unseen:
+            patch.append((*container.path, "env"), void.entry())
+        _write_stamp(patch, pod, plugin_stamp(plugin, scope, facts))
+    except PatchError as error:
+        return (_malformed(error),), Patch(pod)
+    return (), patch
+
+
+def _malformed(error: PatchError) -> Finding:
+    return Finding(convert.RULE, "MALFORMED", "spec", str(error), "Send a Pod as core/v1 describes it")
+
+
+def _too_many_terms() -> Finding:
+    return Finding(
+        model_affinity.RULE.id,
+        "MALFORMED",
+        ".".join(TERMS),
+        f"with the nodes of the policy's models in each, it would have more than {MAX_TERMS} alternatives",
+        "Choose nodes by fewer alternatives",
+    )
+
+
+def _claims(patch: Patch, planned: Plan, late_by: str) -> None:
+    """`late_by`: the uid by which late claims are named; empty where claims come from templates."""
     for name, template in planned.entries:
-        patch.append(("spec", "resourceClaims"), {"name": name, "resourceClaimTemplateName": template.name})
+        source = (
+            {"resourceClaimName": late_name(late_by, name)} if late_by else {"resourceClaimTemplateName": template.name}
+        )
+        patch.append(("spec", "resourceClaims"), {"name": name, **source})
     for container, name in planned.uses:
         patch.append((*container.path, "resources", "claims"), {"name": name})
     for request in planned.converted:
@@ -92,9 +162,10 @@ def _claims(patch: Patch, planned: Plan) -> None:
             patch.remove((*resources, "requests", request.resource))
 
 
-def _without_void(pod: Object, planned: Plan, held: Mapping[str, Template], facts: Facts) -> list[Container]:
-    """The containers that are to say void: at most one more than there may be."""
-    given = {container.path for container, _ in planned.uses}
+def _without_void(
+    pod: Object, given: Set[tuple[str | int, ...]], held: Mapping[str, Template], facts: Facts
+) -> list[Container]:
+    """The containers that are to say void: at most one more than there may be. Those at `given` get devices."""
     lacking = void.lacking(pod, facts.policy_set.settings.visible_devices_void, held)
     return list(islice((container for container in lacking if container.path not in given), void.MOST + 1))
 
@@ -126,17 +197,21 @@ def _placement(
         toleration = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}
         if not _tolerates(pod, resource):
             patch.append(("spec", "tolerations"), toleration)
+    _prefer(patch, pod, policy.candidates, facts)
+
+
+def _prefer(patch: Patch, pod: Object, candidates: Iterable[str], facts: Facts) -> None:
     path = ("spec", "affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
     present = sequence(at(pod, *path))
-    for term in preferred_terms(policy, facts.policy_set.models):
+    for term in preferred_terms(candidates, facts.policy_set.models):
         if term not in present:
             patch.append(path, term)
 
 
-def preferred_terms(policy: DevicePolicy, models: Mapping[str, Model]) -> list[dict[str, Any]]:
+def preferred_terms(candidates: Iterable[str], models: Mapping[str, Model]) -> list[dict[str, Any]]:
     """One preferred node affinity term for each of the first candidates that says which nodes have it."""
     terms = []
-    for weight, name in zip(_RANK_WEIGHTS, policy.candidates, strict=False):
+    for weight, name in zip(_RANK_WEIGHTS, candidates, strict=False):
         labels = models[name].node_labels
         if labels:
             expressions = [
@@ -161,26 +236,26 @@ def _tolerates(pod: Object, key: str) -> bool:
 
 def _pool_conflicts(pod: Object, held: Mapping[str, Template], facts: Facts) -> list[Finding]:
     selector = mapping(at(pod, "spec", "nodeSelector"))
-    found = []
-    for ref in dict.fromkeys(template.policy for template in held.values()):
-        for label, value in facts.policy_set.policies[ref].constraints.nodes.items():
-            if label in selector and selector[label] != value:
-                found.append(
-                    Finding(
-                        "node-pool",
-                        "NODE_POOL",
-                        f"spec.nodeSelector[{label}]",
-                        f"the Pod wants {selector[label]!r} and policy {ref} keeps its Pods on {value!r}",
-                        "Leave that label out of nodeSelector",
-                    )
-                )
-    return found
+    return [
+        _other_pool(label, f"policy {ref} keeps its Pods on {value!r}", pod)
+        for ref in dict.fromkeys(template.policy for template in held.values())
+        for label, value in facts.policy_set.policies[ref].constraints.nodes.items()
+        if label in selector and selector[label] != value
+    ]
 
 
-def _stamp(patch: Patch, pod: Object, held: Mapping[str, Template], scope: Scope, facts: Facts) -> None:
-    expected = stamps.stamp_of(
-        held.values(), set_digest=facts.policy_set.digest, generation=facts.gate_generation, lane=scope.lane
+def _other_pool(label: str, why: str, pod: Object) -> Finding:
+    wanted = at(pod, "spec", "nodeSelector", label)
+    return Finding(
+        node_pool.RULE.id,
+        "NODE_POOL",
+        f"spec.nodeSelector[{label}]",
+        f"the Pod wants {wanted!r} and {why}",
+        "Leave that label out of nodeSelector",
     )
+
+
+def _write_stamp(patch: Patch, pod: Object, expected: Mapping[str, str]) -> None:
     for key, value in expected.items():
         patch.set(("metadata", "annotations", key), value)
     for key in stamps.stamp_on(pod):

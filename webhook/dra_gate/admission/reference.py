@@ -47,7 +47,7 @@ def _rules() -> Iterator[str]:
         yield f"- fields: {', '.join(f'`{field}`' for field in rule.fields)}"
         yield f"- asked about: {', '.join(_asked(*kind) for kind in rule.on)}"
         yield f"- remedy: {rule.remedy}"
-        yield f"- lanes: {'all' if rule.every_lane else 'dra'}"
+        yield f"- lanes: {rule.lane or 'all'}"
         yield f"- exception possible: {'yes' if rule.id in EXCEPTABLE else 'no'}\n"
 
 

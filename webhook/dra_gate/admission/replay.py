@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dra_gate.admission import plugin_pod
+from dra_gate.admission.convert import tenant_templates
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.judge import judge
 from dra_gate.admission.request import Request
-from dra_gate.kube.pod import claim_entries
-from dra_gate.kube.raw import text
+from dra_gate.admission.scope import scope_of
 from dra_gate.policy.compile import Template
 from dra_gate.policy.model import PolicyRef
+from dra_gate.policy.switch import PLUGIN
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """The verdict's word, the tenant's templates that the stored object names, one for each claim, and the findings.
 
-    `reasons` are codes and `rules` ids, each once. In modes warn and shadow they are there beside mutate or admit.
+    `placed` are the models whose nodes a Pod in lane device-plugin is kept on. `reasons` are codes and `rules` ids,
+    each once. In modes warn and shadow they are there beside mutate or admit.
     """
 
     verdict: str
     templates: tuple[Template, ...]
     reasons: tuple[str, ...]
     rules: tuple[str, ...]
+    placed: tuple[str, ...] = ()
 
     @property
     def policies(self) -> tuple[PolicyRef, ...]:
@@ -33,8 +37,8 @@ class Replay:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The models that its claims may get, in order of preference; of all its policies where there are several."""
-        return tuple(dict.fromkeys(model for template in self.templates for model in template.candidates))
+        """The models that it may get, in order of preference; of all its policies where there are several."""
+        return self.placed or tuple(dict.fromkeys(model for one in self.templates for model in one.candidates))
 
     @property
     def claims(self) -> tuple[str, ...]:
@@ -46,15 +50,21 @@ def replay(request: Request, facts: Facts) -> Replay:
     """What becomes of `request`, by both webhooks in a row."""
     judgement = judge(request, facts)
     findings = judgement.deciding.findings
-    held: Iterable[Template | None] = ()
-    if judgement.word in ("mutate", "admit"):
-        named = (text(entry.get("resourceClaimTemplateName")) for entry in claim_entries(judgement.result))
-        held = map(facts.index.named, named)
+    held: Iterable[Template] = ()
+    placed: tuple[str, ...] = ()
+    scope = scope_of(request.namespace, facts)
+    if scope is not None and judgement.word in ("mutate", "admit"):
+        plugin, _ = plugin_pod.read(judgement.result, scope, facts)
+        if plugin is not None:
+            placed = plugin.placement.models
+        elif scope.lane != PLUGIN:
+            held = tenant_templates(judgement.result, scope, facts).values()
     return Replay(
         judgement.word,
-        tuple(template for template in held if template is not None),
+        tuple(held),
         tuple(dict.fromkeys(finding.code for finding in findings)),
         tuple(dict.fromkeys(finding.rule for finding in findings)),
+        placed,
     )
 
 

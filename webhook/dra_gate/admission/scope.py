@@ -10,15 +10,16 @@ from dra_gate.admission.request import Request
 from dra_gate.kube.pod import MIRROR_ANNOTATION
 from dra_gate.kube.raw import at, text
 from dra_gate.policy.model import NEVER_GATED, DevicePolicy, Tenant
+from dra_gate.policy.switch import DRA, PLUGIN, Switch
 
-LANES = ("dra", "device-plugin")
+LANES = (DRA, PLUGIN)
 MODES = ("enforce", "warn", "shadow")
 NODE_USER = "system:node:"
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A gated namespace: its lane and mode as labelled, and who owns it. A namespace that nobody owns has no tenant."""
+    """A gated namespace: its lane, by switch or label, its mode, its owner. One that nobody owns has no tenant."""
 
     namespace: str
     lane: str
@@ -36,7 +37,7 @@ def scope_of(namespace: str, facts: Facts) -> Scope | None:
     if not namespace or namespace in NEVER_GATED:
         return None
     labels = facts.namespaces.get(namespace, _UNKNOWN)
-    return _scope(namespace, labels, facts.lane_override, facts)
+    return _scope(namespace, labels, facts.switch, facts)
 
 
 def earlier_scopes(namespace: str, facts: Facts) -> list[Scope | None]:
@@ -48,25 +49,26 @@ def earlier_scopes(namespace: str, facts: Facts) -> list[Scope | None]:
         return []
     labels = facts.namespaces.get(namespace, _UNKNOWN)
     earlier = facts.previous_labels.get(namespace, labels)
-    if earlier is labels and facts.lane_previous == facts.lane_override:
+    if earlier is labels and facts.switch_previous == facts.switch:
         return []
-    overrides = dict.fromkeys((facts.lane_override, facts.lane_previous))
+    switches = [facts.switch] if facts.switch_previous == facts.switch else [facts.switch, facts.switch_previous]
     labelled = (labels, earlier) if earlier is not labels else (labels,)
     return [
-        None if before is None else _scope(namespace, before, override, facts)
-        for override in overrides
+        None if before is None else _scope(namespace, before, switch, facts)
+        for switch in switches
         for before in labelled
     ]
 
 
-_UNKNOWN: Mapping[str, str] = {LANE_LABEL: "dra"}
+_UNKNOWN: Mapping[str, str] = {LANE_LABEL: DRA}
 
 
-def _scope(namespace: str, labels: Mapping[str, str], override: str, facts: Facts) -> Scope | None:
+def _scope(namespace: str, labels: Mapping[str, str], switch: Switch, facts: Facts) -> Scope | None:
     if LANE_LABEL not in labels:
         return None
-    lane, mode = override or labels[LANE_LABEL], labels.get(MODE_LABEL, "enforce")
+    mode = labels.get(MODE_LABEL, "enforce")
     tenant = facts.policy_set.tenant_of(namespace)
+    lane = switch.lane_of("" if tenant is None else tenant.name, labels[LANE_LABEL])
     policy = None if tenant is None else facts.policy_set.policies[tenant.policy_for(namespace)]
     return Scope(namespace, lane, mode if mode in MODES else "enforce", tenant, policy)
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dra_gate.policy.model import PolicySet
+from dra_gate.policy.switch import NO_SWITCH, Switch
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySets:
     """New Pods get `active`; stamps of `accepted` sets are honoured for a while after a change.
 
-    `generation` is the Gate's metadata.generation, 0 where policies come from a folder. `lane_override` is the switch:
-    the lane of every gated namespace, or empty; `lane_previous` what it was before its last change.
+    `generation` is the Gate's metadata.generation, 0 where policies come from a folder. `switch` is the one
+    between lanes, `switch_previous` what it said before its last change.
     """
 
     active: PolicySet
     accepted: tuple[PolicySet, ...] = ()
     generation: int = 0
-    lane_override: str = ""
-    lane_previous: str = ""
+    switch: Switch = NO_SWITCH
+    switch_previous: Switch = NO_SWITCH
 
     @property
     def all(self) -> tuple[PolicySet, ...]:

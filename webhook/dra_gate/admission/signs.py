@@ -147,7 +147,7 @@ def _may_reach(container: object) -> bool:
 def _extended(pod: object) -> set[tuple[str, str, str, str]]:
     """Container, limits or requests, extended resource, and the quantity as it is written."""
     return {
-        (text(at(container, "name")), kind, name, text(quantity))
+        (text(at(container, "name")), kind, name, repr(quantity))
         for where in ("containers", "initContainers")
         for container in sequence(at(pod, "spec", where))
         for kind in ("limits", "requests")

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dra_gate.admission import convert, rules
+from dra_gate.admission import rules
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.facts import BehindError, Facts
 from dra_gate.admission.mutate import changes
 from dra_gate.admission.outcome import outcome
+from dra_gate.admission.plugin_pod import warnings as plugin_warnings
 from dra_gate.admission.request import Request
-from dra_gate.admission.rules import foreign_claim, raw_device_request, stamp, visible_devices_void
+from dra_gate.admission.rules import held, model_affinity, node_pool, raw_device_request, stamp, visible_devices_void
 from dra_gate.admission.rules.quota import charge_of
 from dra_gate.admission.rules.rule import Context
 from dra_gate.admission.scope import Scope, earlier_scopes, is_exempt, is_mirror, scope_of
 from dra_gate.admission.verdict import IGNORED, Verdict
-from dra_gate.fairness.charge import NOTHING
 from dra_gate.kube.patch import apply
 from dra_gate.kube.raw import Object, text
+from dra_gate.policy.switch import PLUGIN
 
 # What a Pod shows when the replica that mutated did not yet see that its namespace is gated. Nothing else is forgiven.
-_LEFT_BY_MUTATE = (raw_device_request.RULE.id, stamp.RULE.id, visible_devices_void.RULE.id)
-LANE_NOT_SERVED = (
-    "dra-gate: lane device-plugin is left alone by this version: "
-    "the Pod keeps its device requests and claims, and no policy was applied"
-)
+_LEFT_BY_MUTATE = (raw_device_request.RULE.id, stamp.RULE.id, held.RULE.id, visible_devices_void.RULE.id)
+_LEFT_IN_PLUGIN_LANE = (*_LEFT_BY_MUTATE, model_affinity.RULE.id, node_pool.RULE.id)
 
 
 def validate(request: Request, facts: Facts, *, may_look_again: bool = False) -> Verdict:
@@ -45,7 +43,8 @@ def validate(request: Request, facts: Facts, *, may_look_again: bool = False) ->
     if verdict.findings:
         for earlier in earlier_scopes(request.namespace, facts):
             if earlier is None:
-                if all(finding.rule in _LEFT_BY_MUTATE for finding in verdict.findings):
+                forgiven = _LEFT_IN_PLUGIN_LANE if scope.lane == PLUGIN else _LEFT_BY_MUTATE
+                if all(finding.rule in forgiven for finding in verdict.findings):
                     return IGNORED
                 continue
             before = _judged(request, earlier, facts)
@@ -67,19 +66,15 @@ def _facts_of_stamp(request: Request, facts: Facts, *, may_look_again: bool) -> 
 
 
 def _judged(request: Request, scope: Scope, facts: Facts) -> Verdict:
-    if scope.lane == "device-plugin":
-        context = Context.of(request, request.object, scope, facts)
-        asks = request.is_about("", "pods", "CREATE") and (
-            any(True for _ in convert.device_requests(request.object, facts))
-            or bool(context.templates)
-            or any(True for _ in foreign_claim.RULE.check(context))
-        )
-        return outcome(request, scope, rules.ALL.findings(context), facts, warnings=(LANE_NOT_SERVED,) if asks else ())
-    judged = _as_judged(request, scope, facts)
-    context = Context.of(request, judged, scope, facts)
+    context = Context.of(request, _as_judged(request, scope, facts), scope, facts)
     findings = rules.ALL.findings(context)
-    charge = charge_of(context.templates.values()) if request.is_about("", "pods", "CREATE") else NOTHING
-    return outcome(request, scope, findings, facts, charge=charge)
+    if not request.is_about("", "pods", "CREATE"):
+        return outcome(request, scope, findings, facts)
+    plugin = context.plugin
+    if plugin is None:
+        return outcome(request, scope, findings, facts, charge=charge_of(context.templates.values()))
+    told = () if findings or scope.mode == "shadow" else tuple(plugin_warnings(plugin, facts))
+    return outcome(request, scope, findings, facts, charge=plugin.charge, warnings=told)
 
 
 def _as_judged(request: Request, scope: Scope, facts: Facts) -> Object:

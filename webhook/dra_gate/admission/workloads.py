@@ -6,7 +6,7 @@ or a condition, or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -19,7 +19,6 @@ from dra_gate.admission.rules.rule import MAX_FINDINGS, is_going
 from dra_gate.admission.scope import is_exempt, scope_of
 from dra_gate.admission.validate import validate
 from dra_gate.admission.verdict import IGNORED, Finding, Verdict
-from dra_gate.fairness.charge import Charge
 from dra_gate.kube.patch import apply
 from dra_gate.kube.raw import Object, at, text
 from dra_gate.kube.workload import (
@@ -38,7 +37,6 @@ MAX_TEMPLATES = 64  # judged of one object: a warning is worth no more time, and
 MAX_WARNINGS = 3  # the API server cuts all warnings of a response at 4,096 characters, and nobody reads a page of them
 
 _BUILT_IN = {(kind.group, kind.resource): kind for kind in BUILT_IN}
-_NOTHING_USED: Mapping[str, Charge] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ def judge_workload(request: Request, workload: Workload, facts: Facts) -> Verdic
 
 def _pod_findings(request: Request, facts: Facts) -> Iterator[Finding]:
     """What mutate and then validate find, as the API server would ask them; quota aside."""
-    facts = replace(facts, used=_NOTHING_USED)
+    facts = replace(facts, used={}, ledgers={})
     first = mutate(request, facts)
     if first.findings:
         found = first.findings  # mutate has then said what validate would say of the Pod as it was written

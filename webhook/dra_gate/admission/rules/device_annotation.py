@@ -81,5 +81,4 @@ RULE = Rule(
     check=_check,
     signs=(DEVICE_ANNOTATION,),
     as_written=True,
-    every_lane=True,
 )

@@ -72,7 +72,6 @@ RULE = Rule(
     check=_check,
     other_codes=(visible_devices.RULE.code, host_device.RULE.code),
     signs=(EPHEMERAL_REACH,),
-    every_lane=True,
     # What it mounts, and what its variables come to, are left to the rule.
     twin=f"{NOT_GOING} && has(object.spec.ephemeralContainers) && object.spec.ephemeralContainers.exists(c, "
     "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged && "

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_gate.admission.facts import ClaimFacts
+from dra_gate.admission.late import is_late_name
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.signs import CLAIMS
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube import pod as pods
 from dra_gate.kube.raw import Object, text
 from dra_gate.policy.model import PolicyRef
+from dra_gate.policy.switch import PLUGIN
 
 _SOURCES = ("resourceClaimTemplateName", "resourceClaimName")
+_REMEDY_OF_PLUGIN_LANE = (
+    "Ask for devices under resources.limits and leave resourceClaims out: in lane device-plugin no claim gives any"
+)
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    tenant = context.scope.tenant
-    valid = tenant.valid_refs(context.scope.namespace) if tenant is not None else ()
+    tenant, elsewhere = context.scope.tenant, context.scope.lane == PLUGIN
+    valid = tenant.valid_refs(context.scope.namespace) if tenant is not None and not elsewhere else ()
+    remedy = _REMEDY_OF_PLUGIN_LANE if elsewhere else context.or_by_companions(RULE.remedy)
     harmless = None  # the source of the entry before: a thousand entries of one template are looked at once
     for index, entry in enumerate(pods.claim_entries(context.object)):
         # Of two keys the other one is the source, or the entry is looked at.
@@ -27,7 +33,7 @@ def _check(context: Context) -> Iterator[Finding]:
         problem = _problem(entry, valid, context)
         harmless = None if problem else source
         if problem:
-            yield RULE.finding(f"spec.resourceClaims[{index}]", problem, remedy=context.or_by_companions(RULE.remedy))
+            yield RULE.finding(f"spec.resourceClaims[{index}]", problem, remedy=remedy)
 
 
 def _problem(entry: Object, valid: tuple[PolicyRef, ...], context: Context) -> str:
@@ -42,6 +48,8 @@ def _problem(entry: Object, valid: tuple[PolicyRef, ...], context: Context) -> s
     name = text(entry[named[0]])
     key = (context.scope.namespace, name)
     if named[0] == "resourceClaimName":
+        if is_late_name(name):
+            return ""  # rule late-claim's
         return _reached(f"claim {name}", context.facts.claims.get(key))
     found = context.facts.templates.get(key)
     tenant = context.scope.tenant
@@ -60,7 +68,7 @@ def _reached(what: str, found: ClaimFacts | None) -> str:
     if not found.reached:
         return ""
     first = found.reached[0]
-    return f"request {first.request} of {what} can give a gated device outside the tenant's templates: {first.why}"
+    return f"request {first.request} of {what} can give a gated device past the tenant's policy: {first.why}"
 
 
 RULE = Rule(

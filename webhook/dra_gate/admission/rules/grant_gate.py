@@ -1,18 +1,21 @@
-"""The gate's scheduling gate is put on Pods by the gate alone."""
+"""The gate's scheduling gate is on no Pod but those that the gate holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dra_gate.admission import stamp as stamps
+from dra_gate.admission.hold import hold_of
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
-from dra_gate.admission.signs import HELD
+from dra_gate.admission.signs import ASKS, CLAIMS, HELD
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import at, mapping, sequence
 
 
 def _check(context: Context) -> Iterator[Finding]:
     if context.request.username in context.facts.writers:
+        return
+    if hold_of(context.object, context.scope, context.facts) != "free" and context.holds_devices:
         return
     for index, gate in enumerate(sequence(at(context.object, "spec", "schedulingGates"))):
         if mapping(gate).get("name") == stamps.GRANT_GATE:
@@ -33,6 +36,5 @@ RULE = Rule(
     check=_check,
     as_written=True,
     signs=(HELD,),
-    every_lane=True,
-    twin=HELD.condition,
+    twin=f"({HELD.condition}) && !({CLAIMS.condition}) && !({ASKS.condition})",
 )

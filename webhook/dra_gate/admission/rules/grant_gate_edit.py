@@ -30,6 +30,5 @@ RULE = Rule(
     on=POD_UPDATE,
     check=_check,
     signs=(GATE_CHANGES,),
-    every_lane=True,
     twin=f"{NOT_GOING} && {GATE_CHANGES.condition}",
 )

@@ -42,6 +42,5 @@ RULE = Rule(
     check=_check,
     signs=(HOST_DEVICE,),
     as_written=True,
-    every_lane=True,
     twin=HOST_DEVICE.condition,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_gate.admission import convert
-from dra_gate.admission.nodes import NAME_FIELD, terms
+from dra_gate.admission.nodes import NAME_FIELD, required_of, terms
+from dra_gate.admission.plugin_pod import without
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.signs import (
     CHOOSES_NODES,
@@ -19,7 +19,8 @@ from dra_gate.admission.verdict import Finding
 from dra_gate.kube import pod as pods
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 
-_REQUIRED = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+_TERM = "requiredDuringSchedulingIgnoredDuringExecution"
+_REQUIRED = f"spec.affinity.nodeAffinity.{_TERM}"
 _HOSTNAME = "kubernetes.io/hostname"
 # NotIn and DoesNotExist leave nodes out; they say of no node that it is wanted.
 _SELECTING = ("In", "Exists", "Gt", "Lt")
@@ -38,7 +39,9 @@ def unscheduled(context: Context) -> Iterator[Finding]:
     if not name:
         return
     nodes = context.facts.nodes
-    if _holds(context) or pods.claim_entries(context.object):
+    if context.plugin is not None:
+        why = "the scheduler never sees such a Pod, and only the scheduler goes by the policy's order"
+    elif context.holds_devices or pods.claim_entries(context.object):
         why = "the scheduler never sees such a Pod, and only the scheduler gives devices to a claim"
     elif nodes.is_device_node(name):
         why = f"node {name} has devices, and the Pod passes the scheduler by to get there"
@@ -52,7 +55,7 @@ def unscheduled(context: Context) -> Iterator[Finding]:
 def _check(context: Context) -> Iterator[Finding]:
     yield from unscheduled(context)
     selector = mapping(at(context.object, "spec", "nodeSelector"))
-    required = written_affinity(context.request, context.object)
+    required = _written(context)
     if not chooses_nodes(selector, required):
         return
     if _is_too_long(selector, required):
@@ -64,13 +67,17 @@ def _check(context: Context) -> Iterator[Finding]:
         return
     by_label = [*_by_selector(selector, context), *_by_affinity(selector, required, context)]
     yield from by_label
-    if not by_label and not _holds(context):
+    if not by_label and not context.holds_devices:
         yield from _by_inventory(selector, required, context)
 
 
-def _holds(context: Context) -> bool:
-    """The Pod holds a claim of the tenant, or will when mutate has seen it."""
-    return bool(context.templates) or any(True for _ in convert.device_requests(context.object, context.facts))
+def _written(context: Context) -> object:
+    """The Pod's required node affinity without what mutate puts in, in lane device-plugin, and its controller."""
+    pod = context.object
+    if context.plugin is not None:
+        required = without(required_of(mapping(pod.get("spec"))), context.plugin.placement.terms)
+        pod = {"spec": {"affinity": {"nodeAffinity": {_TERM: required}}}, "metadata": pod.get("metadata")}
+    return written_affinity(context.request, pod)
 
 
 def _is_too_long(selector: Object, required: object) -> bool:
@@ -93,7 +100,7 @@ def _requirements(term: object) -> Iterator[tuple[str, Object]]:
 
 
 def _by_selector(selector: Object, context: Context) -> Iterator[Finding]:
-    own = _own_labels(context) if _holds(context) else set()
+    own = _own_labels(context) if context.holds_devices else set()
     for label, value in selector.items():
         if isinstance(value, str) and (label, value) in own:
             continue  # mutate puts it there: rule node-pool
@@ -107,7 +114,8 @@ def _own_labels(context: Context) -> set[tuple[str, str]]:
     policies = [context.facts.policy_set.policies[template.policy] for template in context.templates.values()]
     if context.scope.policy is not None:
         policies.append(context.scope.policy)
-    return {pair for policy in policies for pair in policy.constraints.nodes.items()}
+    own = {pair for policy in policies for pair in policy.constraints.nodes.items()}
+    return own | (set(context.plugin.selector.items()) if context.plugin is not None else set())
 
 
 def _by_affinity(selector: Object, required: object, context: Context) -> list[Finding]:
@@ -133,7 +141,7 @@ def _is_alternative(selector: Object, term: object, context: Context) -> bool:
     if not len(nodes):
         return True  # files without nodes: labels are all there is to judge by
     left = nodes.choices(selector, {"nodeSelectorTerms": [term]})
-    return left.device if _holds(context) else left.plain
+    return left.device if context.holds_devices else left.plain
 
 
 def _why(requirement: Object, context: Context, *, field: bool = False) -> str:
@@ -142,7 +150,7 @@ def _why(requirement: Object, context: Context, *, field: bool = False) -> str:
     if operator not in _SELECTING or key in COMMON_NODE_LABELS:
         return ""
     if key == (NAME_FIELD if field else _HOSTNAME):
-        names = operator == "In" and _holds(context)
+        names = operator == "In" and context.holds_devices
         return f"{key} names nodes, and the policy's order of devices would count for nothing" if names else ""
     if context.facts.policy_set.settings.tells_device_node(key):
         return f"nodes with devices are told by label {key}"

@@ -31,6 +31,5 @@ RULE = Rule(
     check=_check,
     signs=(PRIVILEGED,),
     as_written=True,
-    every_lane=True,
     twin=PRIVILEGED.condition,
 )

@@ -8,6 +8,7 @@ from dra_gate.admission import convert
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.signs import ASKS, CONTAINERS
 from dra_gate.admission.verdict import Finding
+from dra_gate.policy.switch import DRA
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -45,5 +46,6 @@ RULE = Rule(
     check=_check,
     other_codes=("UNSUPPORTED_RESOURCE", "MALFORMED", "QUOTA"),
     signs=(ASKS,),
+    lane=DRA,
     twin=_TWIN,
 )

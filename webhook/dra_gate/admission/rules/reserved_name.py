@@ -32,6 +32,5 @@ RULE = Rule(
     check=_check,
     as_written=True,
     signs=(RESERVED,),
-    every_lane=True,
     twin=RESERVED.condition,  # of claims the guards say it, in every namespace
 )

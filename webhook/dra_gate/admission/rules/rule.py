@@ -8,12 +8,15 @@ from itertools import islice
 
 from dra_gate.admission import convert
 from dra_gate.admission.facts import Facts
+from dra_gate.admission.plugin_pod import PluginPod
+from dra_gate.admission.plugin_pod import read as read_plugin_pod
 from dra_gate.admission.request import Request
-from dra_gate.admission.scope import Scope
+from dra_gate.admission.scope import LANES, Scope
 from dra_gate.admission.signs import DRA_GROUP, Sign
 from dra_gate.admission.verdict import Finding
 from dra_gate.kube.raw import Object, at
 from dra_gate.policy.compile import Template
+from dra_gate.policy.switch import PLUGIN
 from dra_gate.policy.words import listed, many
 
 MAX_FINDINGS = 100  # told of one object: who has a thousand mistakes in it fixes the kind, not each
@@ -23,7 +26,9 @@ MAX_FINDINGS = 100  # told of one object: who has a thousand mistakes in it fixe
 class Context:
     """What a rule may look at: the request, the object in it, whose namespace it is in, and the facts.
 
-    `templates` are the tenant's own templates that the object names, by claim entry.
+    `templates` are the tenant's own templates that the object names, by claim entry, and those of its late claims; in
+    lane device-plugin none are. There `plugin` is what a Pod that asks for devices gets of its policy, and
+    `plugin_findings` why it cannot be let in.
     """
 
     request: Request
@@ -31,16 +36,30 @@ class Context:
     scope: Scope
     facts: Facts
     templates: Mapping[str, Template]
+    plugin: PluginPod | None = None
+    plugin_findings: tuple[Finding, ...] = ()
 
     @classmethod
     def of(cls, request: Request, obj: Object, scope: Scope, facts: Facts) -> Context:
         """The context of one judgement: what several rules look up is looked up once."""
+        if scope.lane == PLUGIN:
+            return cls(request, obj, scope, facts, {}, *read_plugin_pod(obj, scope, facts))
         return cls(request, obj, scope, facts, convert.tenant_templates(obj, scope, facts))
+
+    @property
+    def late(self) -> dict[str, int]:
+        """Devices by claim entry of the tenant's late claims that the object names."""
+        return convert.late_counts(self.object, self.templates)
+
+    @property
+    def holds_devices(self) -> bool:
+        """The object, a Pod, holds a claim of the tenant, or will when mutate has seen it."""
+        return bool(self.templates) or any(True for _ in convert.device_requests(self.object, self.facts))
 
     def or_by_companions(self, remedy: str) -> str:
         """`remedy`, and what the policy gives beside devices: many a claim of one's own is written for just that."""
         policy = self.scope.policy
-        if policy is None or not policy.companions:
+        if policy is None or not policy.companions or self.scope.lane == PLUGIN:
             return remedy
         given = listed(f"{one.name} ({many(one.count, 'device')} of {one.device_class})" for one in policy.companions)
         return f"{remedy}. Policy {policy.ref} adds {given} to the claim of every container that asks for devices"
@@ -67,7 +86,7 @@ class Rule:
     signs: tuple[Sign, ...]
     as_written: bool = False
     other_codes: tuple[str, ...] = ()  # that some findings have in place of `code`
-    every_lane: bool = False  # asked in lane device-plugin too, where requests are left as they are
+    lane: str = ""  # that it is about; empty: all of them. What is no lane has the rules of all
     # CEL over `object`, `oldObject` and `domains`, those that every policy set in force serves, for when the webhook is
     # not asked (admission/backstop.py): holds for requests about Pods that are surely denied, whatever else the
     # policies say and the cluster holds. It may hold for fewer, never for one that is let pass.
@@ -115,8 +134,8 @@ class Registry:
         """
         request = context.request
         rules: Iterable[Rule] = self._by_kind.get((request.group, request.target, request.operation), ())
-        if context.scope.lane == "device-plugin":
-            rules = [rule for rule in rules if rule.every_lane]
+        if context.scope.lane in LANES:
+            rules = [rule for rule in rules if rule.lane in ("", context.scope.lane)]
         if as_written:
             rules = [rule for rule in rules if rule.as_written]
         return tuple(islice((finding for rule in rules for finding in rule.check(context)), MAX_FINDINGS))

@@ -31,5 +31,4 @@ RULE = Rule(
     check=_check,
     signs=(RUNTIME_CLASS,),
     as_written=True,
-    every_lane=True,
 )

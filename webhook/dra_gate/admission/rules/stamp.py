@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_gate.admission import stamp as stamps
+from dra_gate.admission.plugin_pod import stamp as plugin_stamp
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
 from dra_gate.admission.signs import ASKS, CLAIMS, STAMPED
 from dra_gate.admission.verdict import Finding
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    expected = stamps.stamp_of(
-        context.templates.values(),
+    expected = plugin_stamp(context.plugin, context.scope, context.facts) or stamps.stamp_of(
+        context.templates,
+        context.late,
         set_digest=context.facts.policy_set.digest,
         generation=context.facts.gate_generation,
         lane=context.scope.lane,

@@ -29,7 +29,6 @@ RULE = Rule(
     on=POD_UPDATE,
     check=_check,
     signs=(STAMP_CHANGES,),
-    every_lane=True,
     # The sign is about all of our domain, the rule about the stamp. Optionals compare by presence and value.
     twin=f"{NOT_GOING} && {list(stamps.GUARDED)}.exists(k, "
     "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k])",

@@ -28,6 +28,5 @@ RULE = Rule(
     check=_check,
     signs=(OTHER_ALLOCATOR,),
     as_written=True,
-    every_lane=True,
     twin=OTHER_ALLOCATOR.condition,
 )

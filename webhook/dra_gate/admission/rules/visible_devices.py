@@ -65,6 +65,5 @@ RULE = Rule(
     check=_check,
     signs=(VISIBLE_DEVICES,),
     as_written=True,
-    every_lane=True,
     twin=_TWIN,
 )

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_gate.admission import void
+from dra_gate.admission import convert, void
+from dra_gate.admission.facts import Facts
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
+from dra_gate.admission.scope import LANES
 from dra_gate.admission.signs import ENV_FROM
 from dra_gate.admission.verdict import Finding
+from dra_gate.kube.raw import Object
+from dra_gate.policy.switch import PLUGIN
 
 
 def _check(context: Context) -> Iterator[Finding]:
     scope = context.scope
-    if scope.lane != "dra" or scope.tenant is None:
+    if scope.lane not in LANES or scope.tenant is None:
         return  # mutate leaves such a Pod alone
+    asking = asking_containers(context.object, context.facts) if scope.lane == PLUGIN else ()
     setting = context.facts.policy_set.settings.visible_devices_void
     for container in void.lacking(context.object, setting, context.templates):
-        yield RULE.finding(
-            f"{container.field}.env",
-            f"container {container.name} has no claim and lacks {void.NAME}=void: what its environment asks for is out "
-            "of sight",
-        )
+        if container.path not in asking:
+            yield RULE.finding(
+                f"{container.field}.env",
+                f"container {container.name} is given no device and lacks {void.NAME}=void: what its environment asks "
+                "for is out of sight",
+            )
+
+
+def asking_containers(pod: Object, facts: Facts) -> frozenset[tuple[str | int, ...]]:
+    """The paths of the containers that ask for devices: of these a device plugin sets the variable itself."""
+    return frozenset(request.container.path for request in convert.device_requests(pod, facts))
 
 
 RULE = Rule(
