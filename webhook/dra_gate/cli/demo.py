@@ -6,6 +6,8 @@ import base64
 import contextlib
 import difflib
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -59,7 +61,8 @@ def command(policies: str) -> None:
     ):
         for number, workload in enumerate(workloads, 1):
             click.echo(_told(number, workload, gate, policy_set))
-    click.echo("Judge your own: dra-gate review --policies policies --cluster policies/examples/cluster.yaml pod.yaml")
+    called = "dra-gate" if shutil.which("dra-gate") else os.path.relpath(sys.argv[0])  # what finds it from here
+    click.echo(f"Judge your own: {called} review --policies {policies} --cluster {examples / 'cluster.yaml'} pod.yaml")
 
 
 class _Client:

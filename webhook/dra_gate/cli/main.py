@@ -6,6 +6,7 @@ wrong.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 
@@ -22,9 +23,13 @@ _VERBS = {
     "policy": "Check policy files; publish policy sets, activate them, go back.",
     "review": "Judge Pods, workloads and recorded AdmissionReviews offline.",
     "explain": "Say why a Pod got the devices it has, or why it waits.",
+    "queue": "Say who waits for what and how long, and who holds how much of its share and quota.",
+    "preflight": "Say what stands in the way of moving namespaces to DRA, or back.",
     "snapshot": "Save what explanations are made from, without anything personal or secret.",
     "what-if": "Say what Pods would get under other policies, or with other nodes and devices.",
-    "replay": "Make a decision again from its record and its snapshot, and say what differs.",
+    "rollback": "Send tenants back to device plugins at once, or forward again: the switch of all lanes.",
+    "canary": "Move namespaces from device plugins to DRA in waves, and say how Pods fare there.",
+    "replay": "Make decisions again, from the arbiter's log or from records and a snapshot, and say what differs.",
     "demo": "Show the gate at work on example Pods, without a cluster.",
 }
 
@@ -41,6 +46,15 @@ class Verbs(click.Group):
         command = importlib.import_module(f"dra_gate.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)  # noqa: S101 - a verb module without one is our mistake
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and args[0] not in _VERBS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], _VERBS, n=1)  # click guesses from what is imported already: none
+            hint = f"Did you mean {close[0]!r}?" if close else "dra-gate --help lists all."
+            ctx.fail(f"No such command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

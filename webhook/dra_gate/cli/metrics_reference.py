@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,14 +15,23 @@ import urllib3
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from dra_gate.allocation.capacity import Capacity
 from dra_gate.cluster.client import Client
+from dra_gate.controller.arbiter import ArbiterController
+from dra_gate.controller.arbiter_metrics import ArbiterMetrics
+from dra_gate.controller.arbiter_metrics import Standing as ArbiterStanding
+from dra_gate.controller.arbiter_term import Desk
 from dra_gate.controller.certificate_plan import Settings
 from dra_gate.controller.certificates import CertificateController
+from dra_gate.controller.counter import CounterController
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
+from dra_gate.controller.decisions import DecisionController
 from dra_gate.controller.footing import FootingController
 from dra_gate.controller.gate import GateController
 from dra_gate.controller.health import HealthController
 from dra_gate.controller.metrics import Metrics as ControllerMetrics
+from dra_gate.controller.returning import ReturnController
+from dra_gate.controller.stops import StopController
 from dra_gate.controller.templates import TemplateController
 from dra_gate.server.metrics import Metrics as ServerMetrics
 
@@ -72,11 +82,18 @@ def controller_metrics() -> list[Described]:
     registry.register(FootingController(client, list, with_backstop=True, called=(), identity="", leading=lambda: True))
     registry.register(CertificateController(client, "", settings, identity="", leading=bool))
     registry.register(HealthController(client, list, list, recreate=True, identity="", leading=bool))
-    decisions = DecisionMetrics(Standing)
+    caches = DecisionController(client, identity="", leading=bool)
+    arbiting = ArbiterController(client, caches, leading=bool)
+    registry.register(CounterController(client, caches, arbiting, leading=bool))
+    registry.register(StopController(client, lambda *_: None, leading=bool))
+    decisions, arbiter = DecisionMetrics(Standing), ArbiterMetrics(ArbiterStanding)
+    desk = Desk(client, Capacity(), threading.Lock(), bool, arbiter)
+    registry.register(ReturnController(client, desk, recreate=True, rate=1.0, identity="", leading=bool))
     registry.register(decisions)
+    registry.register(arbiter)
     told = {one.name: one for one in _described(registry)}
     # A collector's own counters lose their labels on the way through it.
-    told |= {one.name: one for counter in decisions.counters for one in _wrapped(counter)}
+    told |= {one.name: one for counter in (*decisions.counters, *arbiter.counters) for one in _wrapped(counter)}
     return sorted(told.values(), key=lambda one: one.name)
 
 

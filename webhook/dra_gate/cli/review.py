@@ -12,11 +12,11 @@ from typing import Any
 import click
 import yaml
 
-from dra_gate.admission.facts import Facts
+from dra_gate.admission.facts import LANE_LABEL, Facts
 from dra_gate.admission.judge import Judgement, judge
 from dra_gate.admission.request import BadRequest, Request, read
 from dra_gate.admission.workloads import pod_request, workload_in
-from dra_gate.cli.options import cluster_options, load_policies, output_option, world_from
+from dra_gate.cli.options import cluster_options, gate_tenants, load_policies, output_option, world_from
 from dra_gate.cli.text import verdict_text
 from dra_gate.cluster.facts import World
 from dra_gate.cluster.files import Document, InputError, read_manifests
@@ -71,6 +71,7 @@ def command(
     """Judge Pods, workloads that make Pods, and recorded AdmissionReviews.
 
     FILE is YAML or JSON with one document or several, or a folder of such files, or - for standard input.
+    Without --cluster and --kubeconfig the namespaces of all tenants count as gated.
 
     \b
     Examples:
@@ -78,8 +79,11 @@ def command(
       dra-gate review --policies policies/ --kubeconfig ~/.kube/config -o json job.yaml
       kubectl get pod p -o yaml | dra-gate review --policies policies/ --cluster cluster/ -
     """
-    world = World(load_policies(policies))
+    policy_set = load_policies(policies)
+    world = World(policy_set)
     world_from(world, cluster, kubeconfig, context)
+    if not cluster and not kubeconfig and not context:
+        gate_tenants(world, (policy_set,))
     for tenant, charge in used:
         world.set_used(tenant, charge)
     try:
@@ -106,10 +110,10 @@ def _entries(
             continue
         for where, request in requests:
             template = {"template": where} if where else {}
-            yield head | template | _entry(document.value, request, judge(request, facts))
+            yield head | template | _entry(document.value, request, judge(request, facts), facts)
 
 
-def _entry(value: Any, request: Request, judgement: Judgement) -> dict[str, Any]:
+def _entry(value: Any, request: Request, judgement: Judgement, facts: Facts) -> dict[str, Any]:
     verdict = judgement.deciding
     kind = request.object.get("kind") if value.get("kind") == "AdmissionReview" else value.get("kind")
     return {
@@ -134,7 +138,15 @@ def _entry(value: Any, request: Request, judgement: Judgement) -> dict[str, Any]
         "charge": {"devices": judgement.charge.devices, "models": dict(judgement.charge.models)},
         "warnings": list(judgement.warnings),
         "auditAnnotations": dict(verdict.audit),
+        "note": _note(request, judgement, facts),
     }
+
+
+def _note(request: Request, judgement: Judgement, facts: Facts) -> str:
+    """Why it is ignored, where that is because of its namespace; else empty."""
+    if judgement.word != "ignore" or LANE_LABEL in facts.namespaces.get(request.namespace, ()):
+        return ""
+    return f"namespace {request.namespace} is not gated here: nothing says that it has the label {LANE_LABEL}"
 
 
 def requests_of(

@@ -190,7 +190,7 @@ def _build(
     from dra_gate.admission.configurations import GATE_WRITERS  # noqa: PLC0415
     from dra_gate.admission.redact import recorded  # noqa: PLC0415
     from dra_gate.cli.options import connect, load_policies  # noqa: PLC0415
-    from dra_gate.cluster.facts import World  # noqa: PLC0415
+    from dra_gate.cluster.facts import LEDGERS, World  # noqa: PLC0415
     from dra_gate.cluster.files import InputError, load_manifests  # noqa: PLC0415
     from dra_gate.cluster.policies import PolicySource  # noqa: PLC0415
     from dra_gate.cluster.reflector import Reflector  # noqa: PLC0415
@@ -216,20 +216,24 @@ def _build(
     except click.exceptions.Exit:  # has been said
         sys.exit(CANNOT_START)
     certificate = process.certificate
-    world = World(policy_set, writers=writers or GATE_WRITERS)
+    world = World(policy_set, writers=writers or GATE_WRITERS, counting=client is None)
     for manifest in manifests:
         world.apply(manifest)
     reflectors: list[Reflector] = []
+    ledgers: Reflector | None = None  # not waited for: their CRD may come later
     source: PolicySource | None = None
     if client is not None:
-        reflectors = [Reflector(client, path, sink, path.rpartition("/")[2]) for path, sink in world.sinks().items()]
+        caches = {path: Reflector(client, path, sink, path.rpartition("/")[2]) for path, sink in world.sinks().items()}
+        reflectors, ledgers = list(caches.values()), caches[LEDGERS]
         if policy_set is None:
             source = PolicySource(client, world.use)
     writer = LineWriter()
 
     def ready() -> list[str]:
         reasons = source.waiting() if source is not None else []
-        reasons += [f"{reflector.name} not listed yet" for reflector in reflectors if not reflector.synced.is_set()]
+        reasons += [
+            f"{one.name} not listed yet" for one in reflectors if one is not ledgers and not one.synced.is_set()
+        ]
         if time.time() >= certificate.not_after:
             reasons.append("the serving certificate has ended")
         if process.stopping():
@@ -245,7 +249,8 @@ def _build(
 
     def ages() -> dict[str, float]:
         followed = source.reflectors if source is not None else ()
-        return {reflector.name: reflector.age() for reflector in (*reflectors, *followed)}
+        heard = [one for one in reflectors if one is not ledgers or one.synced.is_set()]
+        return {reflector.name: reflector.age() for reflector in (*heard, *followed)}
 
     def refusals() -> dict[str, int]:
         return dict(source.refused) if source is not None else {}
@@ -279,6 +284,7 @@ def _build(
 
     metrics = Metrics(
         sets=sets,
+        generation=lambda: known.gate_generation if (known := facts()) is not None else 0,
         refusals=refusals,
         ages=ages,
         namespaces=lambda: namespaces_with_templates(facts()),

@@ -23,7 +23,8 @@ _MIB = 2**20
 def command(
     kubeconfig: str | None, context: str | None, file: str, namespace: str, policies: str | None, max_mib: int
 ) -> None:
-    """Save nodes, slices, classes, taint rules, claims, Pods and policies, as far as choosing devices depends on them.
+    """Save nodes, slices, classes, taint rules, claims, Pods and policies, as far as choosing devices depends on them;
+    and for preflight webhooks, runtime classes, the gate's rights and tools for devices, as far as you may read them.
 
     Left out are environments, commands, images, volumes, Secrets, annotations but those of devices, and of Pods
     without claims all but what they take up. Policy files are in it as they were published. The same objects give the
@@ -34,7 +35,7 @@ def command(
       dra-gate snapshot --kubeconfig admin.conf -o monday.json
       dra-gate snapshot --kubeconfig admin.conf -n research-train -o train.json
     """
-    state = live_state(kubeconfig, context, policies, namespace)
+    state = live_state(kubeconfig, context, policies, namespace, with_around=not namespace)
     data = dumps(state)
     if len(data) > max_mib * _MIB:
         raise Failure(f"it would have {len(data) / _MIB:.1f} MiB: choose one --namespace, or raise --max-mib")

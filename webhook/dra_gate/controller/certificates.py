@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dra_gate.admission.guards import NAME as CONFIGURATION
 from dra_gate.cluster.client import JSON_PATCH, Client, ClusterError, Conflict, NotFound
+from dra_gate.cluster.events import event, write_event
 from dra_gate.controller import certificate_plan, x509
 from dra_gate.controller.certificate_plan import Action, Cert, NewAuthority, NewServing, Publish, Settings, Show, Store
 from dra_gate.controller.rounds import Rounds
@@ -249,27 +250,13 @@ class CertificateController(Rounds):
         self._complained = time.monotonic()
         when = min(cert.ends for cert in late)
         _log.error("the gate's certificate ends on %s and could not be renewed", when)
-        event = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": "dra-gate-", "namespace": self._namespace},
-            "eventTime": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "type": "Warning",
-            "reason": "CertificateNotRenewed",
-            "action": "Renew",
-            "reportingController": "dra-gate.io/controller",
-            "reportingInstance": self._identity[:128],
-            "regarding": {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "namespace": self._namespace,
-                "name": SERVING_SECRET,
-            },
-            "note": f"The gate's certificate ends on {when:%Y-%m-%d %H:%M:%S} UTC and its renewal fails: see the "
-            "log of the controller. When it has ended, device Pods in gated namespaces are refused.",
-        }
+        about = {"apiVersion": "v1", "kind": "Secret", "namespace": self._namespace, "name": SERVING_SECRET}
+        note = (
+            f"The gate's certificate ends on {when:%Y-%m-%d %H:%M:%S} UTC and its renewal fails: see the log of the "
+            "controller. When it has ended, device Pods in gated namespaces are refused."
+        )
         try:
-            self._client.create(f"/apis/events.k8s.io/v1/namespaces/{self._namespace}/events", event)
+            write_event(self._client, event(about, "CertificateNotRenewed", "Renew", note, identity=self._identity))
         except ClusterError as error:
             _log.warning("certificates: no Event: %s", error)
 

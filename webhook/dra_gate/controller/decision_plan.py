@@ -14,11 +14,12 @@ from sys import intern
 from typing import Literal
 
 from dra_gate.admission import stamp as stamps
+from dra_gate.admission.late import counts_of
 from dra_gate.allocation import failures
 from dra_gate.allocation.capacity import EXTRA, INCOMPLETE, TAINTED, CandidateCounts, DeviceId
 from dra_gate.allocation.inversion import Inversion
 from dra_gate.allocation.record import ClaimDecision, DecisionRecord, chain, clipped, decisive_of, passed_over
-from dra_gate.fairness.holding import POD_CLAIM_ANNOTATION
+from dra_gate.fairness.holding import EXTENDED_CLAIM_ANNOTATION, POD_CLAIM_ANNOTATION
 from dra_gate.kube.claim import UnknownAllocationMode, requests
 from dra_gate.kube.pod import claim_entries, is_finished
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
@@ -26,7 +27,6 @@ from dra_gate.policy.compile import DOMAIN
 from dra_gate.policy.model import PolicyRef
 
 CONDITION = f"{DOMAIN}/DeviceAllocated"
-EXTENDED = "resource.kubernetes.io/extended-resource-claim"  # annotation of claims that the scheduler makes
 SILENT_SECONDS = 5.0  # a Pod that waits for its turn or its claim no longer than this is not worth a word
 BOUND_SECONDS = 10.0  # nor is one that a node has not started yet
 Stage = Literal["held", "claimless", "scheduling", "binding", "bound", "running", "going"]
@@ -218,7 +218,7 @@ def read_claim(claim: Object) -> ClaimSeen:
         )
     owners = (mapping(one) for one in sequence(metadata.get("ownerReferences")))
     owner = next((text(one.get("name")) for one in owners if one.get("kind") == "Pod"), "")
-    extended = annotations.get(EXTENDED) == "true"
+    extended = annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true"
     return ClaimSeen(
         uid=text(metadata.get("uid")),
         policy=PolicyRef(name, int(version)) if name and version.isascii() and version.isdigit() else None,
@@ -239,7 +239,15 @@ def decide(
     `tenant` owns its namespace. The record carries no sequence yet.
     """
     found = [(entry, name, claims.get(name)) for entry, name in pod.entries]
-    parts = tuple(_claim_decision(entry, name, claim, fleet.model_of) for entry, name, claim in found)
+    late = _late_counts(pod)
+    written = tuple(
+        ClaimDecision(entry, name, late.get(entry, 0), ())
+        if claim is None
+        else _claim_decision(entry, name, claim, fleet.model_of)
+        for entry, name, claim in found
+    )
+    preferred = tuple(pod.stamp.get(stamps.CANDIDATES, "").split(","))
+    parts = tuple(_in_order(one, preferred) if one.entry in late else one for one in written)
     stage = pod.stage(claims)
     allocated = stage != "going" and all(claim is not None and claim.results is not None for _, _, claim in found)
     decisive = decisive_of(parts)
@@ -247,17 +255,19 @@ def decide(
     ref = _policy(claim, pod)
     count, rank = (decisive.count, decisive.rank) if decisive is not None else (0, 0)
     counts = tuple(fleet.candidates(ref, tenant, count)) if ref is not None else ()
-    if decisive is not None and tuple(one.model for one in counts) != decisive.candidates:
-        counts = ()  # the policy has gone, or the claim was made by hand: there is no order to count by
-    facts = _facts(counts if decisive is not None else (), now - heard.since, pod.node, fleet)
+    if decisive is None or tuple(one.model for one in counts) != decisive.candidates:
+        counts = ()  # no claim is there yet, the policy has gone, or it was made by hand: there is no order to count by
+    facts = _facts(counts, now - heard.since, pod.node, fleet)
     named = [_as_object(name, seen) for _, name, seen in found if seen is not None]
     failure = failures.classify(pod.evidence, named, heard.events, heard.version, facts)
     if stage in ("held", "claimless") and now - heard.since <= SILENT_SECONDS:
         return None
     if not allocated and failure is None:
         return None
-    # A better candidate that is free all the same; of a Pod that waits, any.
-    free = next((one for one in (counts[: rank - 1] if rank else counts) if one.places), None)
+    # What a grant left out nobody could give. A better candidate that is free all the same; of a Pod that waits, any.
+    kept = next((one.candidates for one, part in zip(written, parts, strict=True) if part is decisive), ())
+    better = counts[: rank - 1] if rank else counts
+    free = next((one for one in better if one.places and one.model in kept), None)
     inverted = None if free is None or ref is None else fleet.inversion(pod, ref, free.model, count)
     why = "" if inverted is None else inverted.text
     if inverted is not None and not allocated:
@@ -277,7 +287,7 @@ def decide(
         candidates=counts,
         model=decisive.model if decisive is not None else "",
         rank=rank,
-        passed=passed_over(counts, rank, count, why),
+        passed=passed_over(counts, rank, count, why, kept),
         klass="" if failure is None else failure.klass,
         reason="" if failure is None else failure.row,
         text="" if failure is None else _worded(failure),
@@ -285,7 +295,9 @@ def decide(
         at=now,
     )
     if not allocated:
-        message = f"{record.reason}: {record.text} {chain(replace(record, text=''))}"
+        message = f"{record.reason}: {record.text}"
+        if any(one.count for one in parts):
+            message += f" {chain(replace(record, text=''))}"
         return Decision(record, "False", record.klass.capitalize(), clipped(message, _MESSAGE_BYTES))
     told = "; ".join(_told_claim(one, record.policy if one is decisive else "") for one in parts)
     if failure is not None:
@@ -321,11 +333,15 @@ def _as_object(name: str, claim: ClaimSeen) -> Object:
     return {"metadata": metadata, "status": {"reservedFor": [{"uid": uid} for uid in claim.users]}}
 
 
-def _claim_decision(
-    entry: str, name: str, claim: ClaimSeen | None, model_of: Callable[[DeviceId], str]
-) -> ClaimDecision:
-    if claim is None:
-        return ClaimDecision(entry, name, 0, ())
+def _late_counts(pod: PodSeen) -> Mapping[str, int]:
+    """How many devices each claim is for that is written when the Pod is granted."""
+    try:
+        return counts_of(pod.stamp.get(stamps.CLAIMS, ""))
+    except ValueError:  # not the gate's; validate and the arbiter say so
+        return {}
+
+
+def _claim_decision(entry: str, name: str, claim: ClaimSeen, model_of: Callable[[DeviceId], str]) -> ClaimDecision:
     # The request with an order is the accelerators'; where none has one, the first.
     request, order = next(
         (one for one in claim.orders if len(one[1]) > 1 or one[1][0][0]), (*claim.orders, ("", ()))[0]
@@ -346,6 +362,14 @@ def _claim_decision(
         return ClaimDecision(entry, name, count, candidates, alternative, 0, devices)
     rank = candidates.index(alternative) + 1
     return ClaimDecision(entry, name, order[rank - 1][1], candidates, alternative, rank, devices)
+
+
+def _in_order(claim: ClaimDecision, preferred: tuple[str, ...]) -> ClaimDecision:
+    """A claim that was written with the grant, by the order of its Pod: it asks for those that had room then alone."""
+    if not claim.candidates or not set(claim.candidates) <= set(preferred):
+        return claim
+    rank = preferred.index(claim.model) + 1 if claim.rank else 0
+    return replace(claim, candidates=preferred, rank=rank)
 
 
 def _told_claim(claim: ClaimDecision, policy: str) -> str:

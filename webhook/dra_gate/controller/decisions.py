@@ -6,6 +6,7 @@ Pod's UID and the number of the decision: said twice, it is stored once.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import heapq
@@ -13,9 +14,9 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -24,14 +25,15 @@ from dra_gate.admission import stamp as stamps
 from dra_gate.admission.facts import LANE_LABEL
 from dra_gate.allocation import failures
 from dra_gate.allocation import inversion as inversions
-from dra_gate.allocation.capacity import Capacity
+from dra_gate.allocation.capacity import Capacity, DeviceId
 from dra_gate.allocation.inversion import Inversion, Room
-from dra_gate.allocation.record import DecisionRecord, chain, clipped, dumps
+from dra_gate.allocation.record import DecisionRecord, chain, dumps
 from dra_gate.cluster import shapes
 from dra_gate.cluster.client import STRATEGIC_PATCH, ApiError, Client, ClusterError, Conflict, NotFound
+from dra_gate.cluster.events import event, write_event
 from dra_gate.cluster.facts import PATHS, TAINT_RULES, Key, KindSink
 from dra_gate.cluster.reflector import Backoff, Reflector
-from dra_gate.controller.decision_log import DecisionLog
+from dra_gate.controller import threads
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
 from dra_gate.controller.decision_plan import (
     BOUND_SECONDS,
@@ -47,6 +49,7 @@ from dra_gate.controller.decision_plan import (
     read_claim,
     read_pod,
 )
+from dra_gate.controller.line_log import LineLog
 from dra_gate.controller.pages import Seen
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.model import PolicyRef, PolicySet
@@ -56,11 +59,65 @@ SWEEP_SECONDS = 60.0  # Pods that wait are looked at this often, without asking 
 REFRESH_SECONDS = 3600.0  # between two texts about one Pod that waits for the same cause
 SETTLE_SECONDS = 0.05  # one allocation makes several events
 RULES_SECONDS = 10.0  # an API server before 1.37 has no taint rules: they are waited for no longer than this
+LISTING_SECONDS = 5.0  # while claims are listed anew, before what is in two of them is looked at again
 RECENT = 100
-_EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
 _CLAIM = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
 
 _log = logging.getLogger(__name__)
+
+
+class Follower(Protocol):
+    """Who else lives by these caches. Told with the lock held, after the fleet's view has taken it."""
+
+    def set_pod(self, key: Key, obj: Object) -> None:
+        """A Pod was made or changed."""
+
+    def drop_pod(self, key: Key) -> None:
+        """A Pod is gone."""
+
+    def set_claim(self, key: Key, obj: Object) -> None:
+        """A claim was made or changed."""
+
+    def drop_claim(self, key: Key) -> None:
+        """A claim is gone."""
+
+    def set_node(self, key: Key, obj: Object) -> None:
+        """A Node was made or changed."""
+
+    def drop_node(self, key: Key) -> None:
+        """A Node is gone."""
+
+    def set_class(self, key: Key, obj: Object) -> None:
+        """A DeviceClass was made or changed."""
+
+    def drop_class(self, key: Key) -> None:
+        """A DeviceClass is gone."""
+
+    def set_slice(self, key: Key, obj: Object) -> None:
+        """A ResourceSlice was made or changed."""
+
+    def devices_changed(self) -> None:
+        """A slice or a taint rule is gone, or a rule is new."""
+
+    def lane_changed(self, namespace: str, label: str | None) -> None:
+        """What a namespace's lane label says now; None: it has none, and is not gated."""
+
+
+class Listener(Protocol):
+    """Who counts what passes by. Told with the lock held: it keeps what it needs, and works on it elsewhere."""
+
+    def saw_namespace(self, key: Key, obj: Object | None) -> None:
+        """A namespace was made or changed; None: it is gone."""
+
+    def saw_node(self, key: Key, obj: Object | None) -> None:
+        """A Node was made or changed; None: it is gone."""
+
+    def saw_claim(self, key: Key, obj: Object) -> None:
+        """A claim was made or changed."""
+
+    def saw_pod(self, key: Key, obj: Object | None) -> None:
+        """A Pod was made or changed; None: it is gone."""
+
 
 Item = tuple[str, Key]  # what to look at: pod, extended or doubled (a claim)
 
@@ -88,7 +145,7 @@ class DecisionController(Collector):
     """
 
     def __init__(
-        self, client: Client, *, identity: str, leading: Callable[[], bool], log: DecisionLog | None = None
+        self, client: Client, *, identity: str, leading: Callable[[], bool], log: LineLog | None = None
     ) -> None:
         self._client = client
         self._identity = identity
@@ -99,7 +156,7 @@ class DecisionController(Collector):
         # The cluster as seen; under the lock.
         self._capacity = Capacity()
         self._sets: tuple[PolicySet, ...] = ()
-        self._gated: set[str] = set()
+        self._gated: dict[str, str] = {}  # namespace -> what its lane label says
         self._pods: dict[str, dict[str, PodSeen]] = {}  # namespace -> name
         self._claims: dict[str, dict[str, ClaimSeen]] = {}
         self._namers: dict[Key, set[str]] = {}  # claim -> Pods of its namespace that name it
@@ -120,19 +177,20 @@ class DecisionController(Collector):
         self._started = 0.0
         self._sweep_at = 0.0
         self._recent: deque[DecisionRecord] = deque(maxlen=RECENT)
+        self._follower: Follower | None = None
+        self._listener: Listener | None = None
         self.metrics = DecisionMetrics(self._standing)
         self._fleet = Fleet(
             self._capacity.candidates, self._capacity.model_of, self._inversion, self._capacity.node_ready
         )
-        capacity = self._capacity
         self.reflectors = [
             Reflector(client, path, KindSink(upsert, delete, self._lock, shape), f"decisions/{kind}")
             for kind, path, upsert, delete, shape in (
                 ("Namespace", PATHS["Namespace"], self._set_namespace, self._drop_namespace, shapes.Namespace),
                 ("Node", PATHS["Node"], self._set_node, self._drop_node, shapes.FullNode),
-                ("DeviceClass", PATHS["DeviceClass"], capacity.set_class, capacity.drop_class, shapes.Spec),
-                ("DeviceTaintRule", TAINT_RULES, capacity.set_taint_rule, capacity.drop_taint_rule, shapes.Spec),
-                ("ResourceSlice", PATHS["ResourceSlice"], capacity.set_slice, capacity.drop_slice, shapes.Spec),
+                ("DeviceClass", PATHS["DeviceClass"], self._set_class, self._drop_class, shapes.Spec),
+                ("DeviceTaintRule", TAINT_RULES, self._set_taint_rule, self._drop_taint_rule, shapes.Spec),
+                ("ResourceSlice", PATHS["ResourceSlice"], self._set_slice, self._drop_slice, shapes.Spec),
                 ("ResourceClaim", PATHS["ResourceClaim"], self._set_claim, self._drop_claim, shapes.LabelledClaim),
                 ("Pod", PATHS["Pod"], self._set_pod, self._drop_pod, shapes.PlacedPod),
             )
@@ -140,6 +198,21 @@ class DecisionController(Collector):
         self._threads = [
             threading.Thread(target=self._run, name=f"decisions-{number}", daemon=True) for number in range(WORKERS)
         ]
+
+    # -- for who lives by these caches, too ----------------------------------------------------------------------------
+
+    def follow(self, follower: Follower) -> tuple[threading.Lock, Capacity]:
+        """Tell `follower` of everything from now on: before `start`. The lock, and the fleet's view under it."""
+        self._follower = follower
+        return self._lock, self._capacity
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of what passes by from now on: before `start`."""
+        self._listener = listener
+
+    def settled(self) -> bool:
+        """Whether the first lists have come; with the lock held."""
+        return self._ready()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -182,18 +255,11 @@ class DecisionController(Collector):
             self._active = False
             self._stopping = True
             self._changed.notify_all()
-        ends = time.monotonic() + timeout
-        for reflector in self.reflectors:
-            reflector.stop(timeout=max(0.0, min(1.0, ends - time.monotonic())))
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(max(0.0, ends - time.monotonic()))
+        threads.join(self._threads, self.reflectors, timeout)
 
     def problems(self) -> list[str]:
         """Why this process should be restarted; empty while it works."""
-        dead = [thread.name for thread in self._threads if not thread.is_alive()]
-        dead += [f"reflector {reflector.name}" for reflector in self.reflectors if not reflector.alive()]
-        return [f"thread {name} has ended" for name in dead]
+        return threads.ended(self._threads, self.reflectors)
 
     def collect(self) -> Iterable[Metric]:
         """The metrics of decisions and of the fleet."""
@@ -209,32 +275,119 @@ class DecisionController(Collector):
             return Seen(
                 ready=bool(self._sets) and all(cache.synced.is_set() for cache in self.caches()),
                 models=self._capacity.by_model(time.time()),
-                doubled=self._capacity.doubled(),
+                doubled=self._doubled(),
                 recent=list(self._recent),
             )
+
+    def turns(self) -> dict[tuple[str, str], int]:
+        """How many devices so far turned healthy or unhealthy, by model and that word."""
+        with self._lock:
+            return dict(self._capacity.changes)
+
+    def in_two(self) -> dict[DeviceId, tuple[Key, ...]]:
+        """Devices that are in several claims which Pods have reserved, and these claims."""
+        with self._lock:
+            found = {
+                device: tuple(key for key in holders if self._is_reserved(key))
+                for device, holders in self._doubled().items()
+            }
+        return {device: holders for device, holders in found.items() if len(holders) > 1}
+
+    def whole(self) -> bool:
+        """Whether the caches of Pods and claims are as the API server had them at some moment. While they are listed
+        anew they are not: what is gone is only known to be when the last object has come, and what came in its place
+        is there before.
+        """
+        return bool(self.version("Pod") and self.version("ResourceClaim"))
+
+    def _doubled(self) -> Mapping[DeviceId, tuple[Key, ...]]:
+        """Devices that are in several claims. With the lock held."""
+        return self._capacity.doubled() if self.version("ResourceClaim") else {}
+
+    def _is_reserved(self, key: Key) -> bool:
+        seen = self._claims.get(key[0], {}).get(key[1])
+        return seen is not None and bool(seen.users)
+
+    def version(self, kind: str) -> str:
+        """The newest version of that kind that was heard of."""
+        return next(one.version for one in self.reflectors if one.name == f"decisions/{kind}")
 
     # -- the cluster as seen: each runs with the lock held, in a reflector's thread ------------------------------------
 
     def _set_namespace(self, key: Key, obj: Object) -> None:
-        gated = LANE_LABEL in mapping(at(obj, "metadata", "labels"))
-        if gated != (key[1] in self._gated):
-            (self._gated.add if gated else self._gated.discard)(key[1])
+        if self._listener is not None:
+            self._listener.saw_namespace(key, obj)
+        label = mapping(at(obj, "metadata", "labels")).get(LANE_LABEL)
+        if label != self._gated.get(key[1]):
+            self._set_lane(key[1], label)
             self._look_at_namespace(key[1])
 
     def _drop_namespace(self, key: Key) -> None:
-        self._gated.discard(key[1])
+        if self._listener is not None:
+            self._listener.saw_namespace(key, None)
+        self._set_lane(key[1], None)
+
+    def _set_lane(self, namespace: str, label: str | None) -> None:
+        if label is None:
+            self._gated.pop(namespace, None)
+        else:
+            self._gated[namespace] = label
+        if self._follower is not None:
+            self._follower.lane_changed(namespace, label)
 
     def _set_node(self, key: Key, obj: Object) -> None:
         self._capacity.set_node(key, obj)
         labels = {name: text(value) for name, value in mapping(at(obj, "metadata", "labels")).items()}
         self._rooms[key[1]] = Room(labels, inversions.taints_of(obj), inversions.allocatable(obj))
+        if self._follower is not None:
+            self._follower.set_node(key, obj)
+        if self._listener is not None:
+            self._listener.saw_node(key, obj)
 
     def _drop_node(self, key: Key) -> None:
         self._capacity.drop_node(key)
         self._rooms.pop(key[1], None)
+        if self._follower is not None:
+            self._follower.drop_node(key)
+        if self._listener is not None:
+            self._listener.saw_node(key, None)
+
+    def _set_class(self, key: Key, obj: Object) -> None:
+        self._capacity.set_class(key, obj)
+        if self._follower is not None:
+            self._follower.set_class(key, obj)
+
+    def _drop_class(self, key: Key) -> None:
+        self._capacity.drop_class(key)
+        if self._follower is not None:
+            self._follower.drop_class(key)
+
+    def _set_slice(self, key: Key, obj: Object) -> None:
+        self._capacity.set_slice(key, obj)
+        if self._follower is not None:
+            self._follower.set_slice(key, obj)
+
+    def _drop_slice(self, key: Key) -> None:
+        self._capacity.drop_slice(key)
+        if self._follower is not None:
+            self._follower.devices_changed()
+
+    def _set_taint_rule(self, key: Key, obj: Object) -> None:
+        self._capacity.set_taint_rule(key, obj)
+        if self._follower is not None:
+            self._follower.devices_changed()
+
+    def _drop_taint_rule(self, key: Key) -> None:
+        self._capacity.drop_taint_rule(key)
+        if self._follower is not None:
+            self._follower.devices_changed()
 
     def _set_claim(self, key: Key, obj: Object) -> None:
         self._capacity.set_claim(key, obj)
+        if self._follower is not None:
+            self._follower.set_claim(key, obj)
+        if self._listener is not None:
+            self._listener.saw_claim(key, obj)
         seen = read_claim(obj)
         there = self._claims.setdefault(key[0], {})
         if there.get(key[1]) == seen:
@@ -244,6 +397,8 @@ class DecisionController(Collector):
 
     def _drop_claim(self, key: Key) -> None:
         self._capacity.drop_claim(key)
+        if self._follower is not None:
+            self._follower.drop_claim(key)
         self._claims.get(key[0], {}).pop(key[1], None)
         for item in (("extended", key), ("doubled", key)):
             self._progress.pop(item, None)
@@ -260,6 +415,10 @@ class DecisionController(Collector):
                     self._look_at(("doubled", claim))
 
     def _set_pod(self, key: Key, obj: Object) -> None:
+        if self._follower is not None:
+            self._follower.set_pod(key, obj)
+        if self._listener is not None:
+            self._listener.saw_pod(key, obj)
         self._take_room(key, obj)
         seen = read_pod(obj)
         before = self._pods.get(key[0], {}).get(key[1])
@@ -281,6 +440,10 @@ class DecisionController(Collector):
         self._look_at(("pod", key), SETTLE_SECONDS)
 
     def _drop_pod(self, key: Key) -> None:
+        if self._follower is not None:
+            self._follower.drop_pod(key)
+        if self._listener is not None:
+            self._listener.saw_pod(key, None)
         self._take_room(key, {})
         self._forget_pod(key)
 
@@ -306,7 +469,10 @@ class DecisionController(Collector):
         if before == taken:
             return
         if before is not None:
-            self._taken_on[before[0]].subtract(dict(before[1]))
+            left = self._taken_on[before[0]]
+            left.subtract(dict(before[1]))
+            if not any(left.values()):  # nodes come and go, and each has a name of its own
+                del self._taken_on[before[0]]
             del self._taken[key]
         if taken is not None:
             self._taken[key] = taken
@@ -425,11 +591,11 @@ class DecisionController(Collector):
             seen = self._claims.get(key[0], {}).get(key[1])
             if seen is None:
                 return None
-            devices = [device for device, holders in self._capacity.doubled().items() if key in holders]
+            devices = [device for device, holders in self._doubled().items() if key in holders]
             if kind == "extended" and key[0] not in self._gated:
                 return None
             if kind == "doubled" and not devices:
-                return None
+                return None if self.version("ResourceClaim") else LISTING_SECONDS
             said = f"{kind} {devices}"
             progress = self._progress_of(item, seen.uid)
             if progress.told is not None and progress.told.message == said:
@@ -561,29 +727,14 @@ class DecisionController(Collector):
         self._event(regarding, reason, note, once, normal=False)
 
     def _event(self, regarding: dict[str, str], reason: str, note: str, once: str, *, normal: bool) -> None:
-        """An events.k8s.io/v1 Event under a name made of `once`: there already means said already."""
-        event = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {
-                "name": f"dra-gate-{hashlib.blake2b(once.encode(), digest_size=12).hexdigest()}",
-                "namespace": regarding["namespace"],
-            },
-            "eventTime": _rfc3339(micro=True),
-            "type": "Normal" if normal else "Warning",
-            "reason": reason,
-            "action": "Decide",
-            "reportingController": "dra-gate.io/controller",
-            "reportingInstance": self._identity[:128],
-            "regarding": regarding,
-            "note": clipped(note, 1024),
-        }
+        """An Event under a name made of `once`: there already means said already."""
+        name = f"dra-gate-{hashlib.blake2b(once.encode(), digest_size=12).hexdigest()}"
+        kind = "Normal" if normal else "Warning"
+        made = event(regarding, reason, "Decide", note, kind=kind, name=name, identity=self._identity)
 
-        def create() -> Any:
-            try:
-                return self._client.create(_EVENTS.format(regarding["namespace"]), event)
-            except Conflict:
-                return None
+        def create() -> None:
+            with contextlib.suppress(Conflict):
+                write_event(self._client, made)
 
         self._write("event", create)
 
@@ -629,7 +780,7 @@ class DecisionController(Collector):
                 waiting=Counter(one.waiting for one in self._progress.values() if one.waiting is not None),
                 turns=dict(self._capacity.changes),
                 extended=extended,
-                doubled=len(self._capacity.doubled()),
+                doubled=len(self._doubled()),
                 not_evaluated=self._capacity.not_evaluated(),
                 dropped=0 if self._records is None else self._records.dropped,
             )
@@ -639,5 +790,5 @@ class _NotLeadingError(ClusterError):
     """Another replica leads: nothing is written."""
 
 
-def _rfc3339(*, micro: bool = False) -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
+def _rfc3339() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -6,7 +6,6 @@ are worth more to a thief than to us. One GET an object, by name: so few rights 
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 from collections.abc import Callable, Collection, Iterable
 
@@ -14,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dra_gate.admission.footing import MISSING, Wanted, wanted
 from dra_gate.cluster.client import Client, ClusterError, NotFound
+from dra_gate.cluster.events import event, write_event
 from dra_gate.controller.rounds import Rounds
 from dra_gate.policy.model import Settings
 
@@ -122,20 +122,8 @@ class FootingController(Rounds):
 
     def _tell(self, one: Wanted, said: str) -> None:
         note = f"{one.kind} {one.name} {said}. The gate stands on it: see docs/operations/troubleshooting.md."
-        event = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": "dra-gate-", "namespace": "default"},  # where those about no namespace go
-            "eventTime": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "type": "Warning",
-            "reason": "FootingLost",
-            "action": "Look",
-            "reportingController": "dra-gate.io/controller",
-            "reportingInstance": self._identity[:128],
-            "regarding": {"apiVersion": _API, "kind": one.kind, "name": one.name},
-            "note": note[:1024],
-        }
+        about = {"apiVersion": _API, "kind": one.kind, "name": one.name}
         try:
-            self._client.create("/apis/events.k8s.io/v1/namespaces/default/events", event)
+            write_event(self._client, event(about, "FootingLost", "Look", note, identity=self._identity))
         except ClusterError as error:
             _log.warning("footing: no Event: %s", error)

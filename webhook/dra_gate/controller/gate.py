@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dra_gate.admission.backstop import switch_text
 from dra_gate.admission.sets import PolicySets
 from dra_gate.cluster.client import Client, ClusterError, Conflict
 from dra_gate.cluster.gate import GATE, GATE_PATH, Accepted, Gate
@@ -51,6 +52,7 @@ class GateController(Collector):
 
         def changed(sets: PolicySets) -> None:
             on_sets(sets)
+            templates.hold(sets.switch)
             self.wake()
 
         self.source = PolicySource(client, changed, on_prepared=templates.use, identity=identity)
@@ -101,7 +103,12 @@ class GateController(Collector):
         )
         for code, count in self.source.refused.items():
             refusals.add_metric([code], count)
-        return (info, refusals)
+        generation = GaugeMetricFamily(
+            "dra_gate_gate_generation",
+            "metadata.generation of the Gate that this process goes by, lanes included; 0 without one.",
+            value=self.source.sets.generation if self.source.sets is not None else 0,
+        )
+        return (info, generation, refusals)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -126,7 +133,7 @@ class GateController(Collector):
             self._held.clear()
             return
         now = time.monotonic()
-        self._lane.note(GATE, gate.lane_override)
+        self._lane.note(GATE, switch_text(gate.switch))
         waiting = {entry.digest for entry in gate.accepted if not entry.pinned}
         self._held = {digest: self._held.get(digest, now) for digest in waiting}
         sets = self.source.sets

@@ -7,14 +7,16 @@ set is active is never its business, and published sets are never deleted: any o
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dra_gate.admission.backstop import switch_text, told
 from dra_gate.cluster.gate import MAX_ACCEPTED, Accepted, Activation, Gate
 from dra_gate.controller.settling import Held
 from dra_gate.kube.raw import Object, mapping, sequence, text
 from dra_gate.policy.model import PolicySet
+from dra_gate.policy.switch import Switch
 
 ACCEPTED_SECONDS = 60.0
 # What the schema takes at most.
@@ -121,7 +123,7 @@ def _backstop(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
     and nothing is refused by it. What counted a moment ago a webhook may go by still, and a namespace is told of when
     its labels are settled.
     """
-    told = mapping(gate.status.get("backstop"))
+    before = mapping(gate.status.get("backstop"))
     counted = (*known.sets, *known.recent)
     yesterday = (now - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)).days - 1  # clocks differ, and so days do
     exceptions = {
@@ -134,21 +136,33 @@ def _backstop(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
     }
     users = {user for found in counted for user in found.settings.exempt_users}
     domains = frozenset.intersection(*(found.served_domains() for found in counted)) if counted else frozenset()
-    before = frozenset(map(text, sequence(told.get("namespaces"))))
-    namespaces = [one.said for one in known.namespaces.values() if one.said and one.settled(told=one.said in before)]
+    listed = {text(entry).rpartition("/")[0] for entry in sequence(before.get("namespaces"))}
+    namespaces = [
+        told(one.said, lane)
+        for name, one in known.namespaces.items()
+        if one.said and one.settled(told=one.said in listed) and (lane := _lane(name, one.said, gate.switch, counted))
+    ]
     loaded = {found.digest for found in known.sets}.union(known.refused).issuperset(gate.named)
-    switched = known.lane is None or not known.lane.settled(told=told.get("lane") == known.lane.said)
+    switched = known.lane is None or not known.lane.settled(told=before.get("lane") == known.lane.said)
     too_much = max(len(exceptions), len(users), len(domains)) > TOLD or len(namespaces) > TOLD_NAMESPACES
     if not known.sets or not loaded or switched or too_much:
         return {"active": "", "lane": "", "namespaces": [], "domains": [], "exceptions": [], "exemptUsers": []}
     return {
         "active": gate.active,
-        "lane": gate.lane_override,
+        "lane": switch_text(gate.switch),
         "namespaces": sorted(namespaces),
         "domains": sorted(domains),
         "exceptions": [{"rule": rule, "namespace": namespace} for rule, namespace in sorted(exceptions)],
         "exemptUsers": sorted(users),
     }
+
+
+def _lane(namespace: str, said: str, switch: Switch, counted: Iterable[PolicySet]) -> str:
+    """The namespace's lane; empty where the sets differ about it, as they differ about its tenant."""
+    label = said.split("/")[1]
+    owners = (found.tenant_of(namespace) for found in counted)
+    lanes = {switch.lane_of("" if owner is None else owner.name, label) for owner in owners}
+    return lanes.pop() if len(lanes) == 1 else ""
 
 
 def _sets(gate: Gate, known: Known) -> list[dict[str, Any]]:

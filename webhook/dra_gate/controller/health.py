@@ -7,7 +7,6 @@ which Jobs may be told not to count (podFailurePolicy), and needs no right to de
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import logging
 import threading
@@ -33,11 +32,13 @@ from dra_gate.allocation.health import (
     read_pod,
     reason_of,
 )
-from dra_gate.allocation.record import NOTE_BYTES, clipped
 from dra_gate.cluster import shapes
-from dra_gate.cluster.client import Client, ClusterError, Conflict, NotFound, Unreachable
+from dra_gate.cluster.client import ApiError, Client, ClusterError, Conflict, NotFound, Unreachable
+from dra_gate.cluster.events import write_event
 from dra_gate.cluster.facts import DRA, PATHS, TAINT_RULES, Key, KindSink
 from dra_gate.cluster.reflector import Backoff, Reflector
+from dra_gate.controller import threads
+from dra_gate.controller.evicting import evict, pod_event
 from dra_gate.kube.raw import Object, mapping, sequence
 from dra_gate.policy.model import ON_UNHEALTHY, PolicySet
 
@@ -45,6 +46,7 @@ LOOK_SECONDS = 1.0  # a burst of events is looked at once
 IDLE_SECONDS = 30.0  # without events and with nothing due
 STALE_SECONDS = 200.0  # a bookmark comes every minute or two: a cache that was silent for longer may be wrong
 TOLD = 8  # Events about one Pod: whoever reads them knows by then that its device comes and goes
+BUSY = (429, 502, 503, 504)  # whatever was asked for
 WRITES = 5  # at most in one look, so that a rack that falls ill makes a queue and no storm
 NOT_SWITCHED_ON = "the controller may not evict Pods (deploy/components/recreate)"
 NOT_ENFORCED = "its namespace does not enforce the policy"
@@ -62,6 +64,8 @@ class _Pod:
     told: set[str] = field(default_factory=set)  # names of the Events about it
     outdated: str = ""  # the version in which the API server no longer had it
     evicted: bool = False
+    refused: Backoff | None = None  # what is written about it
+    not_before: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +152,11 @@ class HealthController(Collector):
         """End all threads; waits at most about `timeout` seconds for requests under way."""
         self._stopping.set()
         self._wake.set()
-        ends = time.monotonic() + timeout
-        for reflector in self.reflectors:
-            reflector.stop(max(0.0, min(1.0, ends - time.monotonic())))
-        if self._thread.is_alive():
-            self._thread.join(max(0.0, ends - time.monotonic()))
+        threads.join([self._thread], self.reflectors, timeout)
 
     def problems(self) -> list[str]:
         """Why this process should be restarted; empty while it works."""
-        dead = [f"reflector {one.name}" for one in self.reflectors if not one.alive()]
-        dead += [] if self._thread.is_alive() else ["health"]
-        return [f"thread {name} has ended" for name in dead]
+        return threads.ended([self._thread], self.reflectors)
 
     def collect(self) -> Iterable[Metric]:
         """Who is concerned, from the replica that leads, and what this one has done."""
@@ -270,6 +268,7 @@ class HealthController(Collector):
             self._concerned.clear()
             for pod in self._pods.values():
                 pod.ill_since, pod.told, pod.outdated, pod.evicted = None, set(), "", False
+                pod.refused, pod.not_before = None, 0.0
 
     def look(self) -> float:
         """One look at every Pod: do what is due, and say in how many seconds there may be more."""
@@ -297,6 +296,9 @@ class HealthController(Collector):
             if writes >= WRITES or now < self._not_before:
                 again = min(again, max(now + LOOK_SECONDS, self._not_before))
                 break
+            if now < case.pod.not_before:
+                again = min(again, case.pod.not_before)
+                continue
             if judgement.action == "recreate":  # those before it may have used the budget up
                 judgement = self._judge(case, enforcing, now)  # noqa: PLW2901
                 again = min(again, again if judgement.again is None else judgement.again)
@@ -373,14 +375,7 @@ class HealthController(Collector):
 
     def _evict(self, case: _Case, now: float) -> bool:
         """Evict exactly the Pod that was looked at; False where that did not happen, or nobody knows."""
-        namespace, name = case.key
         seen = case.pod.seen
-        eviction = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": seen.uid, "resourceVersion": seen.version}},
-        }
         # Counted before it is asked for: an answer that is lost may have been a yes.
         attempt = Attempt(now, self._before(case.pod, now) + 1)
         before = self._budget(case.tenant)
@@ -388,7 +383,7 @@ class HealthController(Collector):
         with self._lock:
             self._budgets[case.tenant] = before.spent(now)
         try:
-            self._client.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", eviction)
+            evict(self._client, case.key, seen.uid, seen.version)
         except Unreachable as error:
             self._failed(case, error, now)
             return False
@@ -409,7 +404,7 @@ class HealthController(Collector):
     def _tell(self, case: _Case, event: Object, now: float) -> bool:
         """Create the Event, if it is not there: its name says what it is about."""
         try:
-            self._client.create(f"/apis/events.k8s.io/v1/namespaces/{case.key[0]}/events", event)
+            write_event(self._client, event)
         except Conflict:
             return True  # told before, by us or by who led before us
         except ClusterError as error:
@@ -419,37 +414,31 @@ class HealthController(Collector):
         return True
 
     def _failed(self, case: _Case, error: ClusterError, now: float) -> None:
+        """Leave the Pod alone for a while; all of them where the API server is in trouble, and not with this one."""
         self._failures += 1
-        wait = self._backoff.next()
-        self._not_before = now + wait
+        if isinstance(error, ApiError) and error.status not in BUSY:
+            case.pod.refused = case.pod.refused or Backoff(1.0, 60.0)
+            wait = case.pod.refused.next()
+            case.pod.not_before = now + wait
+        else:
+            wait = self._backoff.next()
+            self._not_before = now + wait
         _log.warning("health: %s/%s: %s; next attempt in %.1f s", *case.key, error, wait)
 
     def _event(self, case: _Case, judgement: Judgement) -> Object:
-        namespace, name = case.key
         ill = (f"{'/'.join(device)} {problem}" for device, problem in case.ill.items())
         about = "\0".join([case.pod.seen.uid, judgement.code, *sorted(ill)])
-        return {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {
-                "name": f"dra-gate-health-{hashlib.sha256(about.encode()).hexdigest()[:20]}",
-                "namespace": namespace,
-            },
-            "eventTime": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "type": "Warning",
-            "reason": "UnhealthyDevice",
-            "action": "Recreate" if judgement.action == "recreate" else "Alert",
-            "reportingController": "dra-gate.io/controller",
-            "reportingInstance": self._identity[:128],
-            "regarding": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": namespace,
-                "name": name,
-                "uid": case.pod.seen.uid,
-            },
-            "note": clipped(judgement.text, NOTE_BYTES),
-        }
+        action = "Recreate" if judgement.action == "recreate" else "Alert"
+        return pod_event(
+            case.key,
+            case.pod.seen.uid,
+            name=f"dra-gate-health-{hashlib.sha256(about.encode()).hexdigest()[:20]}",
+            kind="Warning",
+            reason="UnhealthyDevice",
+            action=action,
+            note=judgement.text,
+            identity=self._identity,
+        )
 
     def _forget(self, now: float) -> None:
         for owner, past in list(self._past.items()):

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from dra_gate.kube.pod import claim_entries, is_finished
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
+from dra_gate.kube.resource_slice import generation_of
 from dra_gate.policy.compile import DOMAIN, NAME_PREFIX, Template, TemplateIndex, content_digest
 from dra_gate.policy.model import PolicySet, Tenant
+from dra_gate.policy.switch import NO_SWITCH, PLUGIN, Switch
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "dra-gate"
@@ -72,11 +74,13 @@ def plan(
     existing: Mapping[str, Mapping[str, Seen]],
     references: Mapping[str, Collection[str]],
     devices: int,
+    switch: Switch = NO_SWITCH,
 ) -> list[Action]:
     """What to do about each template in `namespaces`, which exist and are not being deleted, so that `sets` can work.
 
     `existing` has the templates by namespace and name, `references` the template names that Pods may still need a claim
-    from by namespace; `devices` is how many the best equipped node has.
+    from by namespace; `devices` is how many the best equipped node has. For a tenant that `switch` sends to lane
+    device-plugin only what Pods name is made, for those that were admitted before, and nothing is collected.
     """
     actions: list[Action] = []
     for namespace in sorted(namespaces):
@@ -85,14 +89,26 @@ def plan(
         needed: dict[str, _Need] = {}
         for compiled in sets:
             needed |= _needed(compiled, namespace, named, devices)
+        held = any(_is_held(compiled, namespace, switch) for compiled in sets)
         owned = any(compiled.policy_set.tenant_of(namespace) is not None for compiled in sets)
-        actions += (_about_needed(namespace, why, present.get(name)) for name, why in sorted(needed.items()))
-        actions += (
+        found = [_about_needed(namespace, why, present.get(name)) for name, why in sorted(needed.items())]
+        found += (
             _about_rest(namespace, name, seen, owned=owned, named=name in named)
             for name, seen in sorted(present.items())
             if name not in needed
         )
+        actions += (action for action in found if not (held and _can_wait(action)))
     return actions
+
+
+def _is_held(compiled: Compiled, namespace: str, switch: Switch) -> bool:
+    tenant = compiled.policy_set.tenant_of(namespace)
+    return tenant is not None and switch.lane_of(tenant.name, "") == PLUGIN
+
+
+def _can_wait(action: Action) -> bool:
+    """Whether nothing is lost if it is done when the tenant's lane is dra again."""
+    return action.verb is Verb.COLLECT or (action.verb is Verb.CREATE and not action.urgent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +136,27 @@ def _needed(compiled: Compiled, namespace: str, named: Collection[str], devices:
 def _usual(compiled: Compiled, tenant: Tenant, namespace: str, devices: int) -> Iterator[Template]:
     counts = [*USUAL_COUNTS, *([LARGE_COUNT] if devices >= LARGE_COUNT else [])]
     for ref in tenant.valid_refs(namespace):
-        yield from (template for template in compiled.index.of(tenant.name, ref) if template.count in counts)
+        both = (*compiled.index.of(tenant.name, ref), *compiled.index.exactly(tenant.name, ref).values())
+        yield from (template for template in both if template.count in counts)
 
 
 def missing(
-    compiled: Compiled, *, namespaces: Collection[str], existing: Mapping[str, Mapping[str, Seen]], devices: int
+    compiled: Compiled,
+    *,
+    namespaces: Collection[str],
+    existing: Mapping[str, Mapping[str, Seen]],
+    devices: int,
+    switch: Switch = NO_SWITCH,
 ) -> int:
-    """How many templates of usual counts a set still lacks in those `namespaces`; arguments as `plan` takes them."""
+    """How many templates of usual counts a set still lacks in those `namespaces`; arguments as `plan` takes them.
+
+    What `plan` does not make because of the switch is not missing.
+    """
     lacking = 0
     for namespace in compiled.policy_set.tenant_by_namespace.keys() & set(namespaces):
         tenant = compiled.policy_set.tenant_of(namespace)
+        if _is_held(compiled, namespace, switch):
+            continue
         present = existing.get(namespace, {})
         for template in _usual(compiled, tenant, namespace, devices) if tenant is not None else ():
             seen = present.get(template.name)
@@ -215,11 +242,10 @@ class SliceSeen(NamedTuple):
 def read_slice(resource_slice: Object) -> SliceSeen:
     """What the plan reads of a ResourceSlice."""
     spec = mapping(resource_slice.get("spec"))
-    generation = at(spec, "pool", "generation")
     return SliceSeen(
         driver=text(spec.get("driver")),
         pool=text(at(spec, "pool", "name")),
-        generation=generation if isinstance(generation, int) else 0,
+        generation=generation_of(resource_slice),
         node=text(spec.get("nodeName")),
         devices=len(sequence(spec.get("devices"))),
     )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 
 from prometheus_client.registry import Collector
+
+from dra_gate.controller import threads
 
 
 class Rounds(Collector):
@@ -16,9 +19,9 @@ class Rounds(Collector):
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
+    @abstractmethod
     def turn(self) -> None:
         """One round."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start the loop."""
@@ -37,7 +40,7 @@ class Rounds(Collector):
 
     def problems(self) -> list[str]:
         """Why this process should be restarted; empty while it works."""
-        return [] if self._thread.is_alive() else [f"thread {self._thread.name} has ended"]
+        return threads.ended([self._thread], [])
 
     def _run(self) -> None:
         while not self._stopping.is_set():

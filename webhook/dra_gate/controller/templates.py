@@ -6,7 +6,6 @@ whoever comes second finds the work done. The Lease only keeps them from doing e
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 import logging
 import math
@@ -20,8 +19,10 @@ from dataclasses import dataclass, field
 from dra_gate.admission.backstop import labelled
 from dra_gate.cluster import shapes
 from dra_gate.cluster.client import ApiError, Client, ClusterError, Conflict, NotFound
+from dra_gate.cluster.events import event, write_event
 from dra_gate.cluster.facts import DRA, PATHS, Key, KindSink
 from dra_gate.cluster.reflector import Backoff, Reflector
+from dra_gate.controller import threads
 from dra_gate.controller.metrics import Metrics
 from dra_gate.controller.plan import (
     LARGE_COUNT,
@@ -42,6 +43,7 @@ from dra_gate.controller.settling import Settling
 from dra_gate.kube.raw import Object, at, mapping
 from dra_gate.policy.compile import templates_of
 from dra_gate.policy.model import PolicySet
+from dra_gate.policy.switch import Switch
 
 DEBOUNCE_SECONDS = 0.02  # one Pod makes several events; a namespace is planned once for them
 GRACE_SECONDS = 60.0  # a template that nobody needs stays this long: an admitted Pod may not have reached our cache
@@ -97,6 +99,7 @@ class TemplateController:
         self._client = client
         self._sets: tuple[Compiled, ...] = ()
         self._using = False
+        self._switch = Switch()
         self._identity = identity
         self._leading = leading
         self._grace = grace_seconds
@@ -151,6 +154,13 @@ class TemplateController:
             self._sets, self._using = made, True
             self._everything()
 
+    def hold(self, switch: Switch) -> None:
+        """Make nothing new for tenants that the switch sends to lane device-plugin, and collect nothing of theirs."""
+        with self._changed:
+            if switch != self._switch:
+                self._switch = switch
+                self._everything()
+
     def missing(self) -> dict[str, int] | None:
         """How many templates of usual counts each set lacks, by digest; None until the caches are full."""
         with self._lock:
@@ -164,9 +174,11 @@ class TemplateController:
                 )
                 for compiled in self._sets
             ]
-            devices = self._devices
+            devices, switch = self._devices, self._switch
         return {
-            compiled.policy_set.digest: missing(compiled, namespaces=there, existing=existing, devices=devices)
+            compiled.policy_set.digest: missing(
+                compiled, namespaces=there, existing=existing, devices=devices, switch=switch
+            )
             for compiled, existing, there in found
         }
 
@@ -189,18 +201,11 @@ class TemplateController:
             self._changed.notify_all()
         for _ in range(WORKERS):
             self._work.put((-1, next(self._sequence), None))
-        ends = time.monotonic() + timeout
-        for reflector in self.reflectors:
-            reflector.stop(timeout=max(0.0, min(1.0, ends - time.monotonic())))
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(max(0.0, ends - time.monotonic()))
+        threads.join(self._threads, self.reflectors, timeout)
 
     def problems(self) -> list[str]:
         """Why this process should be restarted; empty while it works."""
-        dead = [thread.name for thread in self._threads if not thread.is_alive()]
-        dead += [f"reflector {reflector.name}" for reflector in self.reflectors if not reflector.alive()]
-        return [f"thread {name} has ended" for name in dead]
+        return threads.ended(self._threads, self.reflectors)
 
     # -- the cluster as seen: each runs with the lock held, in a reflector's thread ------------------------------------
 
@@ -330,7 +335,7 @@ class TemplateController:
                 del self._due[namespace]
             namespaces = (self._dirty | due) & self._namespaces
             self._dirty.clear()
-            sets = self._sets
+            sets, switch = self._sets, self._switch
             existing = {namespace: dict(self._templates.get(namespace, {})) for namespace in namespaces}
             named = {namespace: frozenset().union(*self._named.get(namespace, {}).values()) for namespace in namespaces}
         actions = plan(
@@ -339,6 +344,7 @@ class TemplateController:
             existing=existing,
             references=named,
             devices=self._devices,
+            switch=switch,
         )
         with self._lock:
             for namespace in namespaces:
@@ -429,9 +435,7 @@ class TemplateController:
             return
         assert action.seen is not None  # noqa: S101 - the plan sets one of the two
         if action.verb is Verb.REPORT:
-            self._client.create(
-                f"/apis/events.k8s.io/v1/namespaces/{action.namespace}/events", self._event(action, action.seen)
-            )
+            write_event(self._client, self._event(action, action.seen))
             return
         # Exactly what the plan judged, with our label on it: not one made or edited since.
         self._client.delete(
@@ -460,24 +464,15 @@ class TemplateController:
             self._look_again(action.namespace, name.echo_until)
 
     def _event(self, action: Action, seen: Seen) -> dict[str, object]:
-        """events.k8s.io/v1: note at most 1024 bytes."""
-        return {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": "dra-gate-", "namespace": action.namespace},
-            "eventTime": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "type": "Warning",
-            "reason": "TemplateNameTaken",
-            "action": "Compare",
-            "reportingController": "dra-gate.io/controller",
-            "reportingInstance": self._identity[:128],
-            "regarding": {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaimTemplate",
-                "namespace": action.namespace,
-                "name": action.name,
-                "uid": seen.uid,
-            },
-            "note": f"dra-gate leaves this template alone: {action.reason}. Pods that use it are refused. "
-            "Delete it, and dra-gate makes its own."[:1024],
+        about = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "namespace": action.namespace,
+            "name": action.name,
+            "uid": seen.uid,
         }
+        note = (
+            f"dra-gate leaves this template alone: {action.reason}. Pods that use it are refused. "
+            "Delete it, and dra-gate makes its own."
+        )
+        return event(about, "TemplateNameTaken", "Compare", note, identity=self._identity)

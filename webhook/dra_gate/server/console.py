@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from dra_gate import __version__
 from dra_gate.admission.facts import LANE_LABEL, MODE_LABEL, Facts
-from dra_gate.fairness.charge import NOTHING
 from dra_gate.policy.model import PolicyRef, Tenant
 from dra_gate.server.app import Decision
 from dra_gate.server.log import timestamp
@@ -235,7 +234,7 @@ def _sets(facts: Facts | None) -> list[dict[str, Any]]:
 
 
 def _tenant(tenant: Tenant, facts: Facts) -> dict[str, Any]:
-    used = facts.used.get(tenant.name, NOTHING)
+    used = facts.ledger(tenant.name).used
     models = {model: used.models.get(model, 0) for model in (*tenant.quota.models, *sorted(used.models))}
     namespaces = []
     for name in tenant.namespaces:

@@ -45,18 +45,19 @@ class _AtScrape(Collector):
 class Metrics:
     """The gate's metrics. The callables are asked at each scrape.
 
-    `sets` gives the policy sets that count, digest to state (active or accepted); `refusals` published sets that were
-    refused, by code. `ages` gives seconds since each cache last heard from the API server; `namespaces` how many gated
-    namespaces of tenants have templates of their policy and how many wait for them. `certificate` gives the serving
-    certificate's notAfter (seconds since the epoch) and how many changed pairs could not be loaded; `dropped` decision
-    lines and `unrecorded` reviews lost; `connections` how many are open and how many were ended for being silent or
-    one too many.
+    `sets` gives the policy sets that count, digest to state (active or accepted), and `generation` that of the Gate
+    that says so; `refusals` published sets that were refused, by code. `ages` gives seconds since each cache last heard
+    from the API server; `namespaces` how many gated namespaces of tenants have templates of their policy and how many
+    wait for them. `certificate` gives the serving certificate's notAfter (seconds since the epoch) and how many changed
+    pairs could not be loaded; `dropped` decision lines and `unrecorded` reviews lost; `connections` how many are open
+    and how many were ended for being silent or one too many.
     """
 
     def __init__(
         self,
         *,
         sets: Callable[[], Mapping[str, str]] = dict,
+        generation: Callable[[], int] = int,
         refusals: Callable[[], Mapping[str, int]] = dict,
         ages: Callable[[], Mapping[str, float]] = dict,
         namespaces: Callable[[], tuple[int, int]] = lambda: (0, 0),
@@ -66,6 +67,7 @@ class Metrics:
         connections: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self._sets = sets
+        self._generation = generation
         self._ages = ages
         self._refusals = refusals
         self._namespaces = namespaces
@@ -174,6 +176,11 @@ class Metrics:
         for digest, state in self._sets().items():
             sets.add_metric([digest, state], 1)
         yield sets
+        yield GaugeMetricFamily(
+            "dra_gate_gate_generation",
+            "metadata.generation of the Gate that this process goes by, lanes included; 0 without one.",
+            value=self._generation(),
+        )
         age = GaugeMetricFamily(
             "dra_gate_cache_age_seconds", "Seconds since the API server was last heard, by cache.", labels=["cache"]
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from dra_gate.cli.policy import cases, diff, explain, files, published
+from dra_gate.cli.options import WholeSentences
+from dra_gate.cli.policy import cases, diff, explain, files, promote, published
 
 
-@click.group(name="policy")
+@click.group(name="policy", cls=WholeSentences)
 def command() -> None:
     """Check, explain, test and compare policy files; publish them to a cluster, activate, go back.
 
@@ -28,6 +29,7 @@ for verb in (
     explain.explain_command,
     cases.test_command,
     diff.diff_command,
+    promote.promote_command,
     files.release_command,
     files.schema_command,
     published.publish_command,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ from xml.sax.saxutils import quoteattr
 import click
 
 from dra_gate.admission.coverage import Coverage, Result, coverage, examine
-from dra_gate.admission.facts import LANE_LABEL
 from dra_gate.admission.replay import replay
 from dra_gate.admission.request import BadRequest
 from dra_gate.cli.failure import Failure
-from dra_gate.cli.options import load_policies
+from dra_gate.cli.options import gate_tenants, load_policies
 from dra_gate.cli.policy.files import folder_argument
 from dra_gate.cli.review import requests_of
 from dra_gate.cluster.facts import World
@@ -58,13 +57,6 @@ def test_command(folder: Path, output: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-def gate(world: World, policy_sets: Iterable[PolicySet]) -> None:
-    """Puts the namespaces of all tenants under the gate, for facts that say nothing of them."""
-    for policy_set in policy_sets:
-        for namespace in policy_set.tenant_by_namespace:
-            world.apply({"kind": "Namespace", "metadata": {"name": namespace, "labels": {LANE_LABEL: "dra"}}})
-
-
 def _folders(folder: Path) -> list[tuple[Path, list[Path]]]:
     """Folders of policies, each with the folders `tests` that are judged by it."""
     found: dict[Path, list[Path]] = {}
@@ -101,12 +93,13 @@ def _judge(case: Case, policy_set: PolicySet, worlds: dict[tuple[int, ...], Worl
     key = tuple(map(id, case.facts))
     if key not in worlds:
         worlds[key] = World(policy_set)
-        gate(worlds[key], (policy_set,))
+        gate_tenants(worlds[key], (policy_set,))
         for manifest in case.facts:
             worlds[key].apply(manifest)
     facts = worlds[key].facts()
     used = {tenant: Charge(devices) for tenant, devices in case.used.items()}
-    facts = replace(facts, used={**facts.used, **used})
+    counted = {tenant: view for tenant, view in facts.ledgers.items() if tenant not in used}
+    facts = replace(facts, used={**facts.used, **used}, ledgers=counted)
     try:
         sender = (case.user, case.groups)
         _, request = next(requests_of(dict(case.document), sender, case.namespace, policy_set.settings))

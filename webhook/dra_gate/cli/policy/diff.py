@@ -14,8 +14,7 @@ from dra_gate.admission.replay import Replay, moves, replay
 from dra_gate.admission.request import BadRequest, Request
 from dra_gate.admission.sets import PolicySets
 from dra_gate.admission.stamp import POLICY_SET, stamp_on
-from dra_gate.cli.options import load_policies, world_from
-from dra_gate.cli.policy.cases import gate
+from dra_gate.cli.options import gate_tenants, load_policies, world_from
 from dra_gate.cli.review import requests_of
 from dra_gate.cluster.facts import World
 from dra_gate.cluster.files import InputError, read_manifests
@@ -76,9 +75,14 @@ def diff_command(
     elif output == "markdown":
         click.echo(_comment(differences, moved, judged), nl=False)
     else:
-        click.echo(as_text(_report(differences, moved, judged, len(differences) + len(moved or ()))), nl=False)
+        click.echo(told(differences, moved, judged), nl=False)
     if _looser(differences, moved):
         raise click.exceptions.Exit(LOOSER)
+
+
+def told(differences: Sequence[Difference], moved: Sequence[_Moved] | None = None, judged: int = 0) -> str:
+    """For a terminal: all of it."""
+    return as_text(_report(differences, moved, judged, len(differences) + len(moved or ())))
 
 
 def _moved(
@@ -88,7 +92,7 @@ def _moved(
     if cluster:
         world_from(world, cluster, None, None)
     else:
-        gate(world, (before, after))
+        gate_tenants(world, (before, after))
     requests: list[tuple[str, Request]] = []
     try:
         for document in read_manifests(reviews):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import stat
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from dra_gate.cluster.client import Client, ClusterError, NotFound
 from dra_gate.cluster.files import InputError, load_manifests
 from dra_gate.policy.compile import compile_template
 from dra_gate.policy.errors import PolicyError
+from dra_gate.policy.fence import fence
 from dra_gate.policy.lint import Cluster, Finding, cluster_of, lint, lint_exceptions
 from dra_gate.policy.load import RELEASED, PolicyErrors, load_with_warnings, read_folder, read_released
-from dra_gate.policy.model import MAX_DEVICES, PolicySet
+from dra_gate.policy.model import MAX_DEVICES, PolicySet, Tenant
 from dra_gate.policy.schemas import ALL_KINDS, schema
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "bright_black"}
@@ -52,9 +54,9 @@ def lint_command(
     try:
         policy_set, warnings = load_with_warnings(folder)
     except PolicyErrors as errors:
-        report([_entry("error", "POLICY", error) for error in errors.errors], folder, output)
+        report([policy_entry("error", "POLICY", error) for error in errors.errors], folder, output)
         raise click.exceptions.Exit(2) from None
-    entries = [_entry("warning", "POLICY", warning) for warning in warnings]
+    entries = [policy_entry("warning", "POLICY", warning) for warning in warnings]
     entries += [finding_entry(finding) for finding in lint_exceptions(policy_set, today())]
     if cluster or kubeconfig or context:
         seen = _from_files(cluster) if cluster else live_cluster(connect(kubeconfig, context))
@@ -76,19 +78,38 @@ def lint_command(
     multiple=True,
     help="Devices per claim; may be repeated.  [default: 1 to 8]",
 )
+@click.option("--resourcequota", is_flag=True, help="Print core ResourceQuotas instead: a second fence, coarse.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
-def render_command(folder: Path, tenant: str | None, namespace: str | None, counts: Sequence[int], output: str) -> None:
-    """Print the ResourceClaimTemplates exactly as they will be in the cluster.
+def render_command(
+    folder: Path, tenant: str | None, namespace: str | None, counts: Sequence[int], resourcequota: bool, output: str
+) -> None:
+    """Print the ResourceClaimTemplates exactly as they will be in the cluster, or ResourceQuotas around their claims.
+
+    A ResourceQuota allows twice what the gate lets the tenant hold, in each of its namespaces, so that it never bites
+    first. What can't be fenced like that is said: in comments, with -o json on standard error.
 
     \b
     Examples:
       dra-gate policy render policies/ --tenant research --count 2
       dra-gate policy render policies/ -n serving-prod -o json
+      dra-gate policy render policies/ --resourcequota | kubectl apply -f -
     """
+    if resourcequota and counts:
+        raise click.UsageError("--count is about templates, --resourcequota prints none: give one of the two")
     policy_set = load_policies(str(folder))
-    manifests = list(_manifests(policy_set, tenant, namespace, counts))
-    if not manifests:
+    owned = list(_owned(policy_set, tenant, namespace))
+    if not owned:
         raise Failure("nothing to render: no tenant of these policies fits --tenant and --namespace")
+    if resourcequota:
+        fences = [fence(policy_set, owner, name) for owner, name in owned]
+        manifests = [one.manifest() for one in fences if one.hard]
+        notes = [f"{one.tenant}, {one.namespace}: not fenced: {one.why_not}" for one in fences if one.why_not]
+        for note in notes:
+            click.echo(f"# {note}", err=output == "json" or not manifests)
+        if not manifests:
+            raise Failure("nothing to render: no tenant can be fenced")
+    else:
+        manifests = list(_templates(policy_set, owned, counts))
     if output == "json":
         click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2))
     else:
@@ -119,7 +140,7 @@ def release_command(folder: Path) -> None:
     if not before:
         before = b"# Digests of released policy versions, added by `dra-gate policy release`. Never edit a line.\n"
     separator = b"" if before.endswith(b"\n") else b"\n"
-    _write(folder / RELEASED, before + separator + "".join(f"{line}\n" for line in lines).encode())
+    write_file(folder / RELEASED, before + separator + "".join(f"{line}\n" for line in lines).encode())
     for line in lines:
         click.echo(line)
 
@@ -143,25 +164,31 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _manifests(
-    policy_set: PolicySet, tenant: str | None, namespace: str | None, counts: Sequence[int]
-) -> Iterator[dict[str, Any]]:
+def _owned(policy_set: PolicySet, tenant: str | None, namespace: str | None) -> Iterator[tuple[Tenant, str]]:
+    """Tenants and their namespaces that are asked for."""
     if tenant is not None and tenant not in policy_set.tenants:
         raise Failure(f"no tenant {tenant}: there is {', '.join(policy_set.tenants) or 'none'}")
     for owner in policy_set.tenants.values():
         for owned in owner.namespaces:
             if tenant in (None, owner.name) and namespace in (None, owned):
-                for ref in owner.valid_refs(owned):
-                    policy = policy_set.policies[ref]
-                    for count in counts or range(1, min(8, policy.max_devices) + 1):
-                        try:
-                            template = compile_template(owner, policy, policy_set.models, count)
-                        except ValueError as error:
-                            raise Failure(f"--count {count}: {error}") from None
-                        yield template.manifest(owned)
+                yield owner, owned
 
 
-def _entry(severity: str, code: str, error: PolicyError) -> dict[str, Any]:
+def _templates(
+    policy_set: PolicySet, owned: Iterable[tuple[Tenant, str]], counts: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    for owner, namespace in owned:
+        for ref in owner.valid_refs(namespace):
+            policy = policy_set.policies[ref]
+            for count in counts or range(1, min(8, policy.max_devices) + 1):
+                try:
+                    template = compile_template(owner, policy, policy_set.models, count)
+                except ValueError as error:
+                    raise Failure(f"--count {count}: {error}") from None
+                yield template.manifest(namespace)
+
+
+def policy_entry(severity: str, code: str, error: PolicyError) -> dict[str, Any]:
     place = error.place
     return {
         "severity": severity,
@@ -237,12 +264,17 @@ def live_cluster(client: Client) -> Cluster:
     return Cluster(tuple(slices), tuple(classes), tuple(nodes), tuple(rules))
 
 
-def _write(path: Path, content: bytes) -> None:
-    # A reader sees the old list or the new one, never half of it.
+def write_file(path: Path, content: bytes) -> None:
+    """Put `content` in the file's place, in one step: a reader sees the old file or the new one, never half of it.
+
+    A file that is there keeps its mode, and its name if that is a link. Ends the command where it can't be written.
+    """
+    target = path.resolve()
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             file.write(content)
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
+        Path(file.name).chmod(mode)
+        Path(file.name).replace(target)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}") from None

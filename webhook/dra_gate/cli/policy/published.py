@@ -10,21 +10,20 @@ import datetime as dt
 import heapq
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import yaml
 
 from dra_gate.cli.failure import Failure
+from dra_gate.cli.gate_change import asked, rewrite, stored_gate, user_of
 from dra_gate.cli.options import connect, kubeconfig_options, load_policies, output_option
 from dra_gate.cli.policy.files import finding_entry, folder_argument, live_cluster, report, today
-from dra_gate.cluster.client import Client, ClusterError, Conflict, NotFound
+from dra_gate.cli.text import plain, printed
+from dra_gate.cluster.client import Client, ClusterError, Conflict
 from dra_gate.cluster.gate import (
-    GATE,
-    GATE_PATH,
-    GATES_PATH,
     Activation,
     Gate,
     read_gate,
@@ -53,8 +52,6 @@ from dra_gate.policy.summary import summary
 
 SHOWN = 12  # digits of a digest that people read
 WAIT_SECONDS = 60.0
-_ATTEMPTS = 5  # at a Gate that others write, too
-T = TypeVar("T")
 
 _wait = click.option(
     "--wait", is_flag=True, help=f"Wait until the set's templates are in place, at most {WAIT_SECONDS:.0f} s."
@@ -107,14 +104,14 @@ def publish_command(
     client = connect(kubeconfig, context)
     if not no_lint:
         _lint(client, policy_set, folder)
-    gate = _asked(lambda: _gate(client))
-    who = _asked(lambda: _user(client))
+    gate = asked(lambda: stored_gate(client))
+    who = asked(lambda: user_of(client))
     annotations = {PUBLISHED_AT: _now(), SUMMARY: summary(_active_set(client, gate), policy_set)}
     if who:
         annotations[PUBLISHED_BY] = who
     digest = policy_set.digest
     try:
-        _asked(lambda: client.create(MAPS_PATH, _made(policy_set, files, annotations)))
+        asked(lambda: client.create(MAPS_PATH, _made(policy_set, files, annotations)))
         new = True
         click.echo(f"{digest} is published: {annotations[SUMMARY]}")
     except Conflict:
@@ -129,6 +126,8 @@ def publish_command(
         generation = _activate(client, digest, who=who, note=note)
         if wait and not beforehand:
             _wait_for_templates(client, digest, generation)
+    elif gate is None or read_gate(gate).active != digest:
+        click.echo(f"it is not active: dra-gate policy activate {digest[:12]} gives it to new Pods", err=True)
 
 
 @click.command(name="list")
@@ -142,14 +141,14 @@ def list_command(output: str, kubeconfig: str | None, context: str | None) -> No
       dra-gate policy list
     """
     client = connect(kubeconfig, context)
-    gate, maps = _asked(lambda: _gate(client)), _asked(lambda: _maps(client))
+    gate, maps = asked(lambda: stored_gate(client)), asked(lambda: _maps(client))
     seen = None if gate is None else read_gate(gate)
     entries = [_listed(obj, seen) for obj in maps]
     if seen is not None:
         missing = [digest for digest in seen.named if not any(digest == entry["digest"] for entry in entries)]
         entries += [{"digest": digest, "state": f"{_state(digest, seen)}, not published"} for digest in missing]
     if output != "text":
-        _print(entries, output)
+        printed(list(entries), output)
         return
     rows = [
         (
@@ -183,9 +182,9 @@ def activate_command(
       dra-gate policy activate 2d835297c92c --note "after the H200s were added" --wait
     """
     client = connect(kubeconfig, context)
-    obj = _by_prefix(_asked(lambda: _maps(client)), digest)
+    obj = _by_prefix(asked(lambda: _maps(client)), digest)
     chosen = _verified(obj).digest
-    generation = _activate(client, chosen, who=_asked(lambda: _user(client)), note=note, pin_old=pin_old)
+    generation = _activate(client, chosen, who=asked(lambda: user_of(client)), note=note, pin_old=pin_old)
     if wait:
         _wait_for_templates(client, chosen, generation)
 
@@ -203,7 +202,7 @@ def rollback_command(note: str, pin_old: bool, wait: bool, kubeconfig: str | Non
       dra-gate policy rollback --note "training jobs don't start"
     """
     client = connect(kubeconfig, context)
-    raw = _asked(lambda: _gate(client))
+    raw = asked(lambda: stored_gate(client))
     gate = None if raw is None else read_gate(raw)
     if gate is None:
         raise Failure("nothing was ever activated")
@@ -214,7 +213,7 @@ def rollback_command(note: str, pin_old: bool, wait: bool, kubeconfig: str | Non
     if not previous:
         raise Failure("there is no set to go back to: the history names one only")
     chosen = _verified(_published_map(client, previous)).digest
-    generation = _activate(client, chosen, who=_asked(lambda: _user(client)), note=note, pin_old=pin_old)
+    generation = _activate(client, chosen, who=asked(lambda: user_of(client)), note=note, pin_old=pin_old)
     if wait:
         _wait_for_templates(client, chosen, generation)
 
@@ -234,7 +233,7 @@ def withdraw_command(digest: str, note: str, kubeconfig: str | None, context: st
       dra-gate policy withdraw 2d835297c92c --note "its memory floor is too low"
     """
     client = connect(kubeconfig, context)
-    who = _asked(lambda: _user(client))
+    who = asked(lambda: user_of(client))
     chosen = ""
 
     def change(stored: Object | None) -> dict[str, Any]:
@@ -244,7 +243,7 @@ def withdraw_command(digest: str, note: str, kubeconfig: str | None, context: st
         chosen = _accepted(read_gate(stored), digest)
         return with_withdrawn(stored, Activation(chosen, _now(), who, note[:1024]))
 
-    _rewrite(client, change)
+    rewrite(client, change)
     click.echo(f"{chosen} is withdrawn: Pods that are stamped with it are refused")
 
 
@@ -261,41 +260,22 @@ def history_command(output: str, kubeconfig: str | None, context: str | None) ->
       dra-gate policy history
     """
     client = connect(kubeconfig, context)
-    raw = _asked(lambda: _gate(client))
+    raw = asked(lambda: stored_gate(client))
     gate = None if raw is None else read_gate(raw)
     entries = [] if gate is None else _history(client, gate)
     if gate is not None and (not gate.history or gate.history[0].digest != gate.active):
         why = next(
             (text(e.get("message")) for e in _status_sets(gate.status) if e.get("digest") == gate.active), ""
         ) or ("no controller has seen it take effect")
-        click.echo(f"note: {gate.active[:SHOWN]} is named active, and is not in the history: {_plain(why)}", err=True)
+        click.echo(f"note: {gate.active[:SHOWN]} is named active, and is not in the history: {plain(why)}", err=True)
     if output != "text":
-        _print(entries, output)
+        printed(list(entries), output)
         return
     rows = [(e["at"], e["by"], e["digest"][:SHOWN], e["change"], e["note"]) for e in entries]
     _table(("AT", "BY", "SET", "CHANGE", "NOTE"), rows, "nothing was activated yet")
 
 
 # -- the cluster ------------------------------------------------------------------------------------------------------
-
-
-def _asked(ask: Callable[[], T]) -> T:
-    """What the cluster answers. Conflict goes on to who asked; any other failure ends the command."""
-    try:
-        return ask()
-    except Conflict:
-        raise
-    except ClusterError as error:
-        raise Failure(f"the cluster can't be asked: {error}") from None
-
-
-def _gate(client: Client) -> Object | None:
-    try:
-        return client.get(GATE_PATH)
-    except NotFound as error:
-        if error.details.get("name") == GATE:
-            return None
-        raise Failure("the cluster does not know Gates: apply deploy/base/crds/gate.yaml") from None
 
 
 def _maps(client: Client) -> list[dict[str, Any]]:
@@ -305,7 +285,7 @@ def _maps(client: Client) -> list[dict[str, Any]]:
 
 def _published_map(client: Client, digest: str) -> Object:
     try:
-        return _asked(lambda: client.get(f"{MAPS_PATH}/{name_of(digest)}"))
+        return asked(lambda: client.get(f"{MAPS_PATH}/{name_of(digest)}"))
     except Failure:
         raise Failure(f"policy set {digest[:SHOWN]} is not published") from None
 
@@ -315,16 +295,9 @@ def _verified(obj: Object) -> PolicySet:
         return read_policy_map(obj)
     except RefusedError as error:
         raise Failure(
-            f"{_name(obj)} can't be used ({error.refusal.code}): {_plain(error.refusal.message)}\n"
+            f"{_name(obj)} can't be used ({error.refusal.code}): {plain(error.refusal.message)}\n"
             f"To mend it: kubectl -n {NAMESPACE} delete configmap {_name(obj)}, and publish the policies again"
         ) from None
-
-
-def _user(client: Client) -> str:
-    """Who the API server takes us for."""
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
-    answer = client.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
-    return text(at(answer, "status", "userInfo", "username"))[:256]
 
 
 def _by_prefix(maps: Sequence[Object], wanted: str) -> Object:
@@ -353,25 +326,6 @@ def _accepted(gate: Gate, wanted: str) -> str:
     return found[0]
 
 
-def _rewrite(client: Client, change: Callable[[Object | None], dict[str, Any] | None]) -> tuple[Object, Object | None]:
-    """Write what `change` makes of the stored Gate: the Gate before, and after it, None where nothing was to change.
-
-    `change` is asked again when somebody else was faster.
-    """
-    for _ in range(_ATTEMPTS):
-        stored = _asked(lambda: _gate(client))
-        wanted = change(stored)
-        if wanted is None:
-            return stored or {}, None
-        try:
-            if stored is None:
-                return {}, _asked(lambda wanted=wanted: client.create(GATES_PATH, wanted))  # type: ignore[misc]
-            return stored, _asked(lambda wanted=wanted: client.replace(GATE_PATH, wanted))  # type: ignore[misc]
-        except Conflict:
-            continue  # look at what they wrote
-    raise Failure("others keep changing the Gate: try again")
-
-
 def _activate(client: Client, digest: str, *, who: str, note: str, pin_old: bool = False) -> int:
     """Write the Gate so that `digest` is active; the generation of the Gate that says so."""
 
@@ -383,7 +337,7 @@ def _activate(client: Client, digest: str, *, who: str, note: str, pin_old: bool
         except ValueError as error:
             raise Failure(str(error)) from None
 
-    stored, written = _rewrite(client, change)
+    stored, written = rewrite(client, change)
     if written is None:
         click.echo(f"{digest} is active already")
         return read_gate(stored).generation
@@ -397,7 +351,7 @@ def _wait_for_templates(client: Client, digest: str, generation: int = 0) -> Non
     ends = time.monotonic() + WAIT_SECONDS
     said = "no controller has reported: does dra-gate controller run?"
     while time.monotonic() < ends:
-        raw = _asked(lambda: _gate(client))
+        raw = asked(lambda: stored_gate(client))
         status = mapping(at(raw, "status"))
         observed = status.get("observedGeneration")
         if isinstance(observed, int) and observed >= generation:
@@ -408,7 +362,7 @@ def _wait_for_templates(client: Client, digest: str, generation: int = 0) -> Non
                 return
             said = text(entry.get("message")) or f"{'its' if missing is None else missing} templates are not in place"
         time.sleep(0.2)
-    click.echo(f"waited {WAIT_SECONDS:.0f} s for the templates of {digest[:SHOWN]}: {_plain(said)}", err=True)
+    click.echo(f"waited {WAIT_SECONDS:.0f} s for the templates of {digest[:SHOWN]}: {plain(said)}", err=True)
     raise click.exceptions.Exit(1)
 
 
@@ -450,7 +404,7 @@ def _readable(client: Client, digest: str) -> PolicySet | None:
 
 
 def _history(client: Client, gate: Gate) -> list[dict[str, str]]:
-    maps = {_name(obj): obj for obj in _asked(lambda: _maps(client))}
+    maps = {_name(obj): obj for obj in asked(lambda: _maps(client))}
     sets: dict[str, PolicySet | None] = {}
 
     def found(digest: str) -> PolicySet | None:
@@ -479,11 +433,11 @@ def _history(client: Client, gate: Gate) -> list[dict[str, str]]:
 
 def _row(event: Activation, change: str) -> dict[str, str]:
     return {
-        "at": _plain(event.at),
-        "by": _plain(event.by) or "unknown",
-        "digest": _plain(event.digest),
+        "at": plain(event.at),
+        "by": plain(event.by) or "unknown",
+        "digest": plain(event.digest),
         "change": change,
-        "note": _plain(event.note),
+        "note": plain(event.note),
     }
 
 
@@ -500,7 +454,7 @@ def _listed(obj: Object, gate: Gate | None) -> dict[str, Any]:
         read_policy_map(obj)
     except RefusedError as error:
         entry["state"] += ", refused"
-        entry["refused"] = f"{error.refusal.code}: {_plain(error.refusal.message)}"
+        entry["refused"] = f"{error.refusal.code}: {plain(error.refusal.message)}"
     return entry
 
 
@@ -543,13 +497,6 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def _print(entries: Sequence[object], output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(entries, indent=2, ensure_ascii=False))
-    else:
-        click.echo(yaml.safe_dump(list(entries), sort_keys=False, allow_unicode=True, width=200), nl=False)
-
-
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], nothing: str) -> None:
     if not rows:
         click.echo(nothing)
@@ -560,16 +507,11 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], nothing: str)
 
 
 def _annotation(obj: Object, key: str) -> str:
-    return _plain(text(at(obj, "metadata", "annotations", key)))
+    return plain(text(at(obj, "metadata", "annotations", key)))
 
 
 def _name(obj: Object) -> str:
     return text(at(obj, "metadata", "name"))
-
-
-def _plain(said: str) -> str:
-    """What others wrote, without what would move the reader's cursor."""
-    return "".join(character if character.isprintable() else " " for character in said)
 
 
 def _now() -> str:
