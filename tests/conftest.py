@@ -16,6 +16,7 @@ from controlplane.api import Api, wait_for
 from controlplane.control_plane import ControlPlane
 from controlplane.fixture_types import InstallFleet, MakeNamespace
 from controlplane.fleet import Fleet
+from controlplane.kubelet import end_all
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -87,13 +88,13 @@ def make_namespace(api: Api, install_fleet: InstallFleet) -> Iterator[MakeNamesp
     for namespace in made:
         for resource in ("jobs", "deployments", "statefulsets", "replicasets"):
             api.delete_all(resource, namespace)
-        api.delete_all("pods", namespace, grace=0)
+        end_all(api, namespace)
         api.delete_all("resourceclaims", namespace)
     for namespace in made:
 
         def free(namespace: str = namespace) -> bool:
             if api.list("pods", namespace):  # made by a controller in between
-                api.delete_all("pods", namespace, grace=0)
+                end_all(api, namespace)
                 return False
             return not api.list("resourceclaims", namespace)
 

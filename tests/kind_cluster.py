@@ -65,7 +65,7 @@ def _run(engine: str, kubeconfig: Path, environment: dict[str, str]) -> int:
         return 2
     step("kind", "load", "docker-image", IMAGE, "--name", NAME)
     step("kubectl", "apply", "-k", "deploy/overlays/own-ca")
-    step("kubectl", "wait", "--for=condition=established", "crd/gates.dra-gate.io")
+    step("kubectl", "wait", "--for=condition=established", "crd/gates.dra-gate.io", "crd/tenantledgers.dra-gate.io")
     step("kubectl", "-n", "dra-gate", "rollout", "status", "deployment/dra-gate-controller", "--timeout=180s")
     step(Path(sys.executable).with_name("dra-gate"), "policy", "publish", POLICIES, "--activate", "--no-lint")
     step("kubectl", "-n", "dra-gate", "rollout", "status", "deployment/dra-gate-webhook", "--timeout=180s")

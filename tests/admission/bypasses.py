@@ -55,6 +55,7 @@ CREATED: list[tuple[str, dict[str, Any]]] = [
     ("third-party-allocator", annotated({"gpu-fraction": "0.5"})),
     ("node-pinning", setting.pod(nodeName="n0", resourceClaims=_CLAIM)),
     ("grant-gate", _HELD),
+    ("late-claim", setting.pod(resourceClaims=[{"name": "g", "resourceClaimName": f"dra-gate-late-{'0a' * 16}"}])),
     ("reserved-name", {**setting.pod(), "metadata": {"name": "dra-gate-p"}}),
 ]
 # The rule, what there is, what it becomes, and where that is sent to.

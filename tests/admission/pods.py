@@ -142,7 +142,7 @@ def containers(draw: st.DrawFn, kind: str, entries: list[str], *, valid: bool) -
 @st.composite
 def pods(draw: st.DrawFn, *, valid: bool = False) -> dict[str, Any]:
     """A Pod as a webhook may get it. `valid` ones pass core validation and name only claims that exist or will."""
-    sources = ["<fern: train@2 x1>", "<fern: train@2 x2>", "<fern: train@1 x1>", "nics"]
+    sources = ["<fern: train@2 x1>", "<fern: train@2 x2>", "<fern: train@1 x1>", "<reed: train@1 x1>", "nics"]
     entries = [
         {"name": name, "resourceClaimTemplateName": draw(st.sampled_from(sources))}
         for name in draw(st.lists(st.sampled_from(["gate-0", "gate-1", "mine", "nic"]), unique=True, max_size=2))

@@ -23,7 +23,7 @@ _TEMPLATE = re.compile(r"<(\w+): (\w+)@(\d+) x(\d+)>")  # <fern: train@2 x1>: th
 
 @cache
 def policy_set() -> PolicySet:
-    return load_documents({"policies.yaml": (WORLD / "policies.yaml").read_bytes()})
+    return load_documents({name: (WORLD / name).read_bytes() for name in ("policies.yaml", "settings.yaml")})
 
 
 def world(*objects: dict[str, Any]) -> World:
@@ -55,13 +55,15 @@ def template_name(tenant: str, policy: str, version: int, count: int) -> str:
 
 
 def resolved(value: Any) -> Any:
-    """`value` with every `<tenant: policy@version xN>` replaced by the compiled template's name."""
+    """`value` with every `<tenant: policy@version xN>` replaced by the compiled template's name, and `<set>` by the
+    policy set's digest."""
     if isinstance(value, dict):
         return {resolved(key): resolved(item) for key, item in value.items()}
     if isinstance(value, list):
         return [resolved(item) for item in value]
     if isinstance(value, str):
-        return _TEMPLATE.sub(lambda m: template_name(m[1], m[2], int(m[3]), int(m[4])), value)
+        named = _TEMPLATE.sub(lambda m: template_name(m[1], m[2], int(m[3]), int(m[4])), value)
+        return named.replace("<set>", policy_set().digest)
     return value
 
 
@@ -74,10 +76,11 @@ def request(
     resource: tuple[str, str] = ("", "pods"),
     user: str = "ada@fern.example",
     groups: tuple[str, ...] = ("system:authenticated",),
+    uid: str = "00000000-0000-4000-8000-000000000001",
 ) -> Request:
     """`resource` is group and resource, a subresource behind a slash."""
     return Request(
-        uid="00000000-0000-4000-8000-000000000001",
+        uid=uid,
         operation=operation,
         group=resource[0],
         resource=resource[1].partition("/")[0],

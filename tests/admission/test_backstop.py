@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis
 import pytest
 from cel_expr_python import cel
-from cel_expr_python.ext import ext_optional
+from cel_expr_python.ext import ext_optional, ext_strings
 from hypothesis import strategies as st
 
 from admission import bypasses, pods, setting
@@ -30,12 +30,15 @@ from dra_gate.cluster.gate import Accepted, Gate
 from dra_gate.controller.gate_plan import Known, plan_gate
 from dra_gate.controller.settling import SETTLE_SECONDS, Held
 from dra_gate.policy.model import EXCEPTABLE, Place, PolicyException, PolicySet
+from dra_gate.policy.switch import Switch
 
 DAY = 20_787
 SET: PolicySet = setting.policy_set()
 NOW = dt.datetime(2026, 11, 30, 12, tzinfo=dt.UTC)
 NAMES = ("object", "oldObject", "request", "params", "namespaceObject", "variables", "domains")
-ENVIRONMENT = cel.NewEnv(variables=dict.fromkeys(NAMES, cel.Type.DYN), extensions=[ext_optional.ExtOptional()])
+ENVIRONMENT = cel.NewEnv(
+    variables=dict.fromkeys(NAMES, cel.Type.DYN), extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()]
+)
 POLICY, BINDING = (manifest["spec"] for manifest in backstop.manifests())
 CONDITIONS = [ENVIRONMENT.compile(one["expression"]) for one in POLICY["matchConditions"]]
 VARIABLES = {one["name"]: ENVIRONMENT.compile(one["expression"]) for one in POLICY["variables"]}
@@ -44,12 +47,15 @@ TWINS = {
     for rule, about in backstop.twins()
 }
 # Their twins hold for all that they refuse. The others': a node's name beside a claim, definitions of a variable that
-# all ask, and privileged ephemeral containers.
+# all ask, privileged ephemeral containers, our gate without anything to wait for, a late claim without our gate.
 EXACT = {
     *("reserved-name", "privileged", "host-device", "third-party-allocator"),
-    *("grant-gate", "grant-gate-edit", "stamp-edit"),
+    *("grant-gate-edit", "stamp-edit"),
 }
-SURE = {"raw-device-request", "node-pinning", "visible-devices", "ephemeral-container"}
+SURE = {
+    *("raw-device-request", "node-pinning", "visible-devices", "ephemeral-container"),
+    *("grant-gate", "late-claim"),
+}
 
 
 def raw(request: Request) -> dict[str, Any]:
@@ -93,8 +99,9 @@ def gate_of(facts: Facts) -> dict[str, Any]:
     sets = (facts.policy_set, *(found for found, _ in facts.accepted.values()))
     active = facts.policy_set.digest
     known = Known(active, {}, {}, sets=sets, lane=lane_of(facts), namespaces=namespaces_of(facts))
-    plan = plan_gate(Gate("u", "1", 1, active, lane_override=facts.lane_override), known, NOW)
-    lane = {"override": facts.lane_override, "previous": facts.lane_previous}
+    plan = plan_gate(Gate("u", "1", 1, active, switch=facts.switch), known, NOW)
+    tenants = [{"name": name, "lane": lane} for name, lane in facts.switch.tenants.items()]
+    lane = {"override": facts.switch.override, "tenants": tenants}
     return {"spec": {"active": active, "lane": lane}, "status": plan.status}
 
 
@@ -103,7 +110,7 @@ def held(said: str, *, changed: bool = False) -> Held:
 
 
 def lane_of(facts: Facts) -> Held:
-    return held(facts.lane_override, changed=facts.lane_previous != facts.lane_override)
+    return held(backstop.switch_text(facts.switch), changed=facts.switch_previous != facts.switch)
 
 
 def namespaces_of(facts: Facts) -> dict[str, Held]:
@@ -144,6 +151,9 @@ EXCEPTIONS = st.builds(
 )
 
 
+SOME = Switch("device-plugin", {"fern": "", "moss": "dra"})
+
+
 @hypothesis.settings(max_examples=500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(
     pod=pods.pods(valid=True),
@@ -153,7 +163,9 @@ EXCEPTIONS = st.builds(
     namespace=st.sampled_from(["fern-dev", "fern-dev", "moss", "moss-warned", "nobody", "typo", "plugin", "open"]),
     mode=st.sampled_from([None, None, "enforce", "warn", "shadow", "nonsense"]),
     lanes=st.sampled_from(
-        [("", "")] * 3 + [("dra", "dra"), ("device-plugin", "device-plugin"), ("dra", "device-plugin"), ("", "dra")]
+        [(Switch(), Switch())] * 3
+        + [(Switch("dra"), Switch("dra")), (Switch("device-plugin"), Switch("device-plugin"))]
+        + [(Switch("dra"), Switch("device-plugin")), (Switch(), Switch("dra")), (SOME, SOME), (Switch(), SOME)]
     ),
     user=st.sampled_from(["ada", "ada", "bob", "exempt", GATE_WRITERS[0], "system:node:n0"]),
     going=st.booleans(),
@@ -168,7 +180,7 @@ def test_what_the_backstop_refuses_the_rule_of_that_name_refuses(
     name: str,
     namespace: str,
     mode: str | None,
-    lanes: tuple[str, str],
+    lanes: tuple[Switch, Switch],
     user: str,
     going: bool,
     mirror: bool,
@@ -194,8 +206,8 @@ def test_what_the_backstop_refuses_the_rule_of_that_name_refuses(
         policy_set=replace(facts.policy_set, settings=settings, exceptions=tuple(exceptions)),
         namespaces={**facts.namespaces, namespace: labels},
         previous_labels={} if before == 0 else {namespace: before},
-        lane_override=lanes[0],
-        lane_previous=lanes[1],
+        switch=lanes[0],
+        switch_previous=lanes[1],
         writers=frozenset(GATE_WRITERS),
         day=DAY,
     )
@@ -281,7 +293,7 @@ PRIVILEGED = setting.pod(containers=[{"name": "c", "image": "a", "securityContex
 
 
 def status(gate: Gate, **known: Any) -> dict[str, Any]:
-    given = Known(SET.digest, {}, {}, sets=(SET,), lane=held(gate.lane_override))
+    given = Known(SET.digest, {}, {}, sets=(SET,), lane=held(backstop.switch_text(gate.switch)))
     plan = plan_gate(gate, replace(given, **known), NOW)
     assert plan.status is not None
     found: dict[str, Any] = plan.status["backstop"]
@@ -325,20 +337,44 @@ def test_what_the_controller_tells() -> None:
 def test_a_namespace_is_told_of_when_its_labels_are_settled() -> None:
     gate = Gate("u", "1", 1, SET.digest)
     labels = {"moss": held("moss/dra/enforce"), "fern": held("fern/dra/enforce", changed=True), "open": held("")}
-    assert status(gate, namespaces=labels)["namespaces"] == ["moss/dra/enforce"]
-    told = {"backstop": {**NOTHING, "active": SET.digest, "namespaces": ["moss/dra/enforce", "fern/dra/enforce"]}}
+    assert status(gate, namespaces=labels)["namespaces"] == ["moss/dra/enforce/dra"]
+    told = {
+        "backstop": {**NOTHING, "active": SET.digest, "namespaces": ["moss/dra/enforce/dra", "fern/dra/enforce/dra"]}
+    }
     started = {name: Held(f"{name}/dra/enforce", 0.0, changed=False) for name in ("moss", "fern", "new")}
     started["fern"] = Held("fern/device-plugin/enforce", 0.0, changed=False)
     seen = status(replace(gate, status=told), namespaces=started)
-    assert seen["namespaces"] == ["moss/dra/enforce"], "what was settled before a restart is so after it"
+    assert seen["namespaces"] == ["moss/dra/enforce/dra"], "what was settled before a restart is so after it"
     flipped = {"moss": Held("moss/dra/enforce", 0.0, changed=True)}
     assert status(replace(gate, status=told), namespaces=flipped)["namespaces"] == []
     many = {str(number): held(f"{number}/dra/enforce") for number in range(5001)}
     assert status(gate, namespaces=many) == NOTHING
 
 
+def test_the_lane_that_is_told_is_that_of_switch_tenant_and_label() -> None:
+    labels = {
+        "moss": held("moss/dra/enforce"),
+        "plugin": held("plugin/device-plugin/enforce"),
+        "nobody": held("nobody/dra/enforce"),
+    }
+
+    def lanes(switch: Switch, *sets: PolicySet) -> str:
+        told = status(Gate("u", "1", 1, SET.digest, switch=switch), namespaces=labels, recent=sets)["namespaces"]
+        return " ".join(f"{one.partition('/')[0]}:{one.rpartition('/')[2]}" for one in told)
+
+    assert lanes(Switch()) == "moss:dra nobody:dra plugin:device-plugin"
+    assert lanes(Switch("dra")) == "moss:dra nobody:dra plugin:dra"
+    moss = Switch("", {"moss": "device-plugin"})
+    assert lanes(moss) == "moss:device-plugin nobody:dra plugin:device-plugin"
+    assert lanes(Switch("device-plugin", {"moss": ""})) == "moss:dra nobody:device-plugin plugin:device-plugin"
+    # A set that counted a moment ago gave moss to nobody, whom the switch leaves alone.
+    before = replace(SET, digest=OTHER, tenant_by_namespace={})
+    assert lanes(moss, before) == "nobody:dra plugin:device-plugin"
+    assert lanes(Switch("dra"), before) == lanes(Switch("dra"))
+
+
 def test_until_the_switch_is_settled_the_status_is_about_nothing() -> None:
-    gate = Gate("u", "1", 1, SET.digest, lane_override="dra")
+    gate = Gate("u", "1", 1, SET.digest, switch=Switch("dra"))
     assert status(gate)["lane"] == "dra"
     assert status(gate, lane=held("dra", changed=True)) == NOTHING
     assert status(gate, lane=Held("dra", 0.0, changed=False)) == NOTHING
@@ -356,6 +392,7 @@ def test_until_the_switch_is_settled_the_status_is_about_nothing() -> None:
         ({"spec": {"active": OTHER}}, False),  # activated a moment ago: its exceptions are not told yet
         ({"spec": {"active": SET.digest}}, True),  # no lane
         ({"spec": {"active": SET.digest, "lane": {"override": "dra"}}}, False),  # switched a moment ago
+        ({"spec": {"active": SET.digest, "lane": {"tenants": [{"name": "moss", "lane": "dra"}]}}}, False),
     ],
 )
 def test_what_is_not_known_is_let_pass(change: dict[str, Any], refuses: bool) -> None:

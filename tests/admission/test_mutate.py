@@ -152,7 +152,9 @@ def test_over_quota_is_refused_before_anything_is_changed() -> None:
         ({"lane": "dra", "mode": "no-such-mode"}, "mutate", True),
         ({"lane": "dra", "mode": "warn"}, "mutate", True),
         ({"lane": "dra", "mode": "shadow"}, "admit", False),
-        ({"lane": "device-plugin"}, "admit", False),
+        ({"lane": "device-plugin"}, "mutate", True),
+        ({"lane": "device-plugin", "mode": "warn"}, "mutate", True),
+        ({"lane": "device-plugin", "mode": "shadow"}, "admit", False),
         ({}, "ignore", False),
     ],
 )
@@ -270,7 +272,7 @@ def test_a_pod_that_only_gets_the_variable_gets_no_stamp() -> None:
     assert result == obj
 
 
-@pytest.mark.parametrize("namespace", ["nobody", "plugin", "typo", "open"])
+@pytest.mark.parametrize("namespace", ["nobody", "typo", "open"])
 def test_the_variable_goes_on_only_where_mutate_changes_pods(namespace: str) -> None:
     obj = pod(containers=[{"name": "c", "image": "a", "envFrom": [FROM]}])
     assert mutated(obj, namespace) == obj

@@ -10,6 +10,7 @@ from admission import setting
 from admission.setting import asking, labelled, pod, request
 from dra_gate.admission.facts import BehindError, Facts
 from dra_gate.admission.mutate import mutate
+from dra_gate.admission.scope import earlier_scopes, scope_of
 from dra_gate.admission.sets import PolicySets
 from dra_gate.admission.validate import validate
 from dra_gate.cluster.facts import EARLIER_SECONDS, World
@@ -17,6 +18,7 @@ from dra_gate.cluster.files import load_manifests
 from dra_gate.kube.patch import apply
 from dra_gate.policy.load import load_documents
 from dra_gate.policy.model import PolicySet
+from dra_gate.policy.switch import Switch
 
 OLD = setting.policy_set()
 
@@ -97,13 +99,13 @@ def test_a_generation_that_never_was_is_refused(forged: str) -> None:
 def test_lane_and_mode_may_be_the_present_or_the_ones_just_before() -> None:
     clock = Clock()
     seen = world(PolicySets(OLD), clock)
-    raw = pod(containers=[asking(1)])
     seen.apply(labelled("fern-dev", lane="device-plugin"))
+    raw = made_by(seen.facts())
     clock.now += 60
     seen.apply(labelled("fern-dev", lane="dra"))
     assert refused(raw, seen.facts()) == [], "another replica may still have seen the old lane"
     clock.now += EARLIER_SECONDS + 1
-    assert refused(raw, seen.facts()) == ["RAW_DEVICE_REQUEST"]
+    assert {"RAW_DEVICE_REQUEST", "NODE_PINNING"} <= set(refused(raw, seen.facts()))
 
 
 def test_a_namespace_that_was_just_labelled_takes_pods_from_before() -> None:
@@ -134,16 +136,54 @@ def test_the_switch_overrides_labels_and_counts_a_moment_longer() -> None:
     seen = world(PolicySets(OLD), clock)
     made = made_by(seen.facts())
     clock.now += 60
-    seen.use(PolicySets(OLD, lane_override="device-plugin", lane_previous="", generation=1))
+    seen.use(PolicySets(OLD, switch=Switch("device-plugin"), generation=1))
     facts = seen.facts()
-    raw = pod(containers=[asking(1)])
-    assert mutate(request(raw), facts).patch == ()
+    raw = made_by(facts)
+    assert "resourceClaims" not in raw["spec"]
     assert refused(raw, facts) == refused(made, facts) == []
     clock.now += EARLIER_SECONDS + 1
-    seen.use(PolicySets(OLD, lane_override="", lane_previous="device-plugin", generation=2))
+    seen.use(PolicySets(OLD, switch_previous=Switch("device-plugin"), generation=2))
     assert refused(raw, seen.facts()) == []
     clock.now += EARLIER_SECONDS + 1
-    assert refused(raw, seen.facts()) == ["RAW_DEVICE_REQUEST"]
+    assert "RAW_DEVICE_REQUEST" in refused(raw, seen.facts())
+
+
+@pytest.mark.parametrize(
+    ("switch", "lanes"),
+    [
+        (Switch(), "dra dra device-plugin dra"),
+        (Switch("device-plugin"), "device-plugin device-plugin device-plugin device-plugin"),
+        (Switch("dra"), "dra dra dra dra"),
+        (Switch("", {"fern": "device-plugin"}), "device-plugin dra device-plugin dra"),
+        (Switch("device-plugin", {"fern": ""}), "dra device-plugin device-plugin device-plugin"),
+        (Switch("device-plugin", {"moss": "dra"}), "device-plugin dra device-plugin device-plugin"),
+        (Switch("", {"nobodys": "device-plugin"}), "dra dra device-plugin dra"),
+    ],
+)
+def test_lanes_by_switch_tenant_and_label(switch: Switch, lanes: str) -> None:
+    facts = world(PolicySets(OLD, switch=switch, generation=1)).facts()
+    scopes = [scope_of(name, facts) for name in ("fern-dev", "moss", "plugin", "nobody")]
+    assert " ".join(scope.lane for scope in scopes if scope is not None) == lanes
+    assert scope_of("open", facts) is None, "a switch gates nobody"
+
+
+def test_a_tenants_switch_counts_a_moment_longer_and_for_that_tenant() -> None:
+    clock = Clock()
+    seen = world(PolicySets(OLD), clock)
+    made = made_by(seen.facts())
+    switched = Switch("", {"fern": "device-plugin"})
+    seen.use(PolicySets(OLD, switch=switched, generation=1))
+    raw = made_by(seen.facts())
+    assert "resourceClaims" not in raw["spec"]
+    assert refused(raw, seen.facts()) == refused(made, seen.facts()) == []
+    assert earlier_scopes("moss", seen.facts()) == [scope_of("moss", seen.facts())] * 2
+    clock.now += EARLIER_SECONDS + 1
+    assert earlier_scopes("fern-dev", seen.facts()) == []
+    # Taken back by hand, which leaves what the Gate says of before as it was.
+    seen.use(PolicySets(OLD, generation=2))
+    assert refused(raw, seen.facts()) == []
+    clock.now += EARLIER_SECONDS + 1
+    assert "RAW_DEVICE_REQUEST" in refused(raw, seen.facts())
 
 
 def test_changing_sets_keeps_count_of_what_is_held() -> None:

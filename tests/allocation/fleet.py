@@ -13,6 +13,7 @@ from dra_gate.policy.model import PolicyRef, PolicySet
 
 Object = dict[str, Any]
 API = {"apiVersion": "policy.dra-gate.io/v1alpha1"}
+BACK = ("", "held back")
 NOW = 1_796_000_000.0
 PRODUCTS = {"h100": "NVIDIA H100 80GB HBM3", "a100": "NVIDIA A100-SXM4-80GB", "l40s": "NVIDIA L40S"}
 
@@ -100,6 +101,7 @@ def counted(sets: PolicySet, kinds: dict[str, dict[tuple[str, str], Object]]) ->
         mine = [row for row in rows if row["model"] == name]
         models[name] = {
             "published": len(mine),
+            "largest": max(Counter(row["node"] for row in mine).values(), default=0),
             "healthy": sum(not row["why"] for row in mine),
             "free": sum(not row["why"] and not row["tenants"] for row in mine),
             "charged": dict(Counter(tenant for row in mine for tenant in row["tenants"])),
@@ -122,7 +124,31 @@ def counted(sets: PolicySet, kinds: dict[str, dict[tuple[str, str], Object]]) ->
                 "places": sum(count >= 2 for count in Counter(row["node"] for row in free).values()),
                 "turned_away": dict(Counter(failed for failed in fails if failed)),
             }
-    return {"models": models, "orders": orders}
+    return {"models": models, "orders": orders, "kinds": _kinds(sets, rows)}
+
+
+def _kinds(sets: PolicySet, rows: list[Object]) -> list[Any]:
+    """Healthy devices that answer alike to what any policy asks of their model: model, healthy, free, whole."""
+    alike: dict[Any, list[Object]] = {}
+    for row in rows:
+        if row["model"] and not row["why"]:
+            asked = {
+                expression
+                for policy in sets.policies.values()
+                if row["model"] in policy.candidates
+                for _, expression in words(sets.models[row["model"]], policy.constraints)[1:]
+            }
+            answers = frozenset(expression for expression in asked if _true(expression, row["device"]))
+            alike.setdefault((row["model"], answers), []).append(row)
+    return sorted(
+        (
+            model,
+            len(mine),
+            sorted(Counter(Counter(row["node"] for row in mine if not row["tenants"]).values()).items()),
+            sorted(Counter(Counter(row["node"] for row in mine).values()).items()),
+        )
+        for (model, _), mine in alike.items()
+    )
 
 
 def _rows(sets: PolicySet, kinds: dict[str, dict[tuple[str, str], Object]]) -> Any:
@@ -153,6 +179,8 @@ def _rows(sets: PolicySet, kinds: dict[str, dict[tuple[str, str], Object]]) -> A
                 for r in obj.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
                 if (r["pool"], r["device"]) == (pool["name"], raw["name"]) and not r.get("adminAccess")
             ]
+            if not holders and (spec["driver"], pool["name"], raw["name"]) in kinds.get("back", {}).get(BACK, ()):
+                holders = [""]
             reason = why or _node_reason(home, kinds) or _taint_reason(spec, raw, kinds)
             yield {
                 "model": _model(sets, raw, kinds),

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from allocation.fleet import NOW, TRAIN, claim, counted, device, gpu_class, node, policy_set, slice_of, taint_rule
+from allocation.fleet import BACK, NOW, TRAIN, claim, counted, device, gpu_class, node, policy_set, slice_of, taint_rule
 from bench import capacity as bench
 from dra_gate.allocation.capacity import Capacity, Unusable
 
@@ -34,6 +34,7 @@ def taking(capacity: Capacity) -> dict[str, tuple[Callable[[Key, Object], None],
         "node": (capacity.set_node, capacity.drop_node),
         "rule": (capacity.set_taint_rule, capacity.drop_taint_rule),
         "claim": (capacity.set_claim, capacity.drop_claim),
+        "back": (lambda _, devices: capacity.hold_back(devices), lambda _: capacity.hold_back(())),
     }
 
 
@@ -51,6 +52,7 @@ def told(capacity: Capacity, sets: Any = SETS) -> dict[str, Any]:
     models = {
         name: {
             "published": found.published,
+            "largest": capacity.largest()[name],
             "healthy": found.healthy,
             "free": found.free,
             "charged": found.charged,
@@ -65,7 +67,13 @@ def told(capacity: Capacity, sets: Any = SETS) -> dict[str, Any]:
             assert kept.pop("healthy") == models[found.model]["healthy"]
             assert sum(kept.pop("unusable").values()) == found.matching - found.usable
             orders[ref, kept.pop("model")] = kept
-    return {"models": models, "orders": orders}
+    kinds = capacity.kinds()
+    for ref in sets.policies:
+        for model, needs in capacity.needs(ref):
+            suits = [kind for kind in kinds if kind.model == model and kind.holds & needs == needs]
+            assert sum(kind.healthy for kind in suits) == orders[ref, model]["usable"]
+    listed = sorted((kind.model, kind.healthy, [*kind.free.items()], [*kind.whole.items()]) for kind in kinds)
+    return {"models": models, "orders": orders, "kinds": listed}
 
 
 NODES = st.sampled_from(["n1", "n2", "n3"])
@@ -132,6 +140,11 @@ EVENTS = st.one_of(
     ),
     st.tuples(st.just("rule"), st.tuples(st.just(""), st.sampled_from(["r1", "r2"])), st.none() | RULES),
     st.tuples(st.just("class"), st.just(GPU), st.none() | CLASSES),
+    st.tuples(
+        st.just("back"),
+        st.just(BACK),
+        st.none() | st.sets(st.tuples(st.just("gpu.nvidia.com"), st.sampled_from(["n1", "n2", "shared"]), NAMES)),
+    ),
     st.tuples(st.just("sets"), st.just(GPU), st.sampled_from([SETS, OTHER_SETS])),
 )
 START: dict[str, dict[Key, Object]] = {
@@ -140,6 +153,7 @@ START: dict[str, dict[Key, Object]] = {
     "slice": {("", "s1"): slice_of("n1", [device("gpu-0", "h100"), device("gpu-1", "a100")])},
     "rule": {},
     "claim": {},
+    "back": {},
 }
 
 
@@ -240,6 +254,18 @@ def test_who_a_device_is() -> None:
     assert capacity.problem_of(("gpu.nvidia.com", "n1", "gpu-9")) == "not published"
     capacity.set_node(("", "n1"), node(cordoned=True))
     assert capacity.problem_of(("gpu.nvidia.com", "n1", "gpu-0")) == "node cordoned"
+
+
+def test_what_is_held_back_is_not_free_until_it_is_let_go() -> None:
+    capacity = built(fleet())
+    (all_of_it,) = [kind for kind in capacity.kinds() if kind.healthy == 3]
+    assert (all_of_it.model, all_of_it.free, all_of_it.whole) == ("h100", {3: 1}, {3: 1})
+    capacity.hold_back([("gpu.nvidia.com", "n1", "gpu-0")])
+    assert [kind.free for kind in capacity.kinds() if kind.healthy == 3] == [{2: 1}]
+    assert capacity.by_model(NOW)["h100"].free == 4
+    assert capacity.nodes_with(TRAIN, "h100", 3) == []
+    capacity.hold_back([])
+    assert [kind.free for kind in capacity.kinds() if kind.healthy == 3] == [{3: 1}]
 
 
 def test_events_and_records_are_cheap_at_a_thousand_nodes() -> None:

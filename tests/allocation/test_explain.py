@@ -290,6 +290,19 @@ def test_what_keeps_the_scheduler_from_looking(cause: str) -> None:
     assert [reason.code for reason in found.causes] == wanted
 
 
+def test_a_pod_that_waits_for_its_grant_lacks_no_claim_and_says_what_the_arbiter_said() -> None:
+    late = pod("p", entries={"gate-0": {"resourceClaimName": "dra-gate-late-" + "0" * 32}})
+    said = {"type": "dra-gate.io/Granted", "status": "False", "reason": "Quota", "message": "2 h100 are held"}
+    late["spec"]["schedulingGates"] = [{"name": "dra-gate.io/grant"}]
+    late["status"]["conditions"] = [said]
+    found = explained(N1, resource_slice("n1", gpu("g0")), late)
+    assert [one.text for one in found.causes] == [
+        "the gate holds it until its devices are granted: Quota: 2 h100 are held"
+    ]
+    del late["spec"]["schedulingGates"]  # granted, and somebody took the claim away
+    assert [one.code for one in explained(N1, resource_slice("n1", gpu("g0")), late).causes] == ["claim-missing"]
+
+
 def test_a_pod_of_an_older_version_is_told_what_it_lacks() -> None:
     found = explained(N1, resource_slice("n1", gpu("g0")), asking("p", version=6))
     candidates = found.claims[0].requests[0].candidates
@@ -532,3 +545,17 @@ def test_a_choice_of_an_older_version_says_what_it_does_not_have() -> None:
     slices = resource_slice("n1", gpu("g0"), gpu("g1", "a100"))
     found = explained(N1, slices, asking("p", version=6, on="n1", given=[("gpu/a100", "n1", "g1")]))
     assert "a100 (choice 1 of 2 in training@6, which does not have h100)" in text_of(found)
+
+
+def test_a_choice_that_a_grant_left_is_told_beside_what_it_left_out() -> None:
+    late = pod("p", entries={"gate-0": {"resourceClaimName": "late"}}, on="n1")
+    late["metadata"]["annotations"]["dra-gate.io/claims"] = "gate-0=1"
+    spec = {"devices": {"requests": [{"name": "gpu", **alternatives("a100")}]}}
+    given = claim("late", owner="p", given=[("gpu/a100", "n1", "g1")], spec=spec)
+    given["metadata"] |= {"labels": template().manifest("research")["spec"]["metadata"]["labels"]}
+    slices = resource_slice("n1", gpu("g0"), gpu("g1", "a100"))
+    told = text_of(explained(N1, slices, late, given))
+    assert "a100 (choice 1 of 1 in its grant, which leaves out h100 and l40s)" in told
+    assert "-  h100  its grant leaves it out" in told
+    del late["metadata"]["annotations"]["dra-gate.io/claims"]
+    assert "its grant" not in text_of(explained(N1, slices, late, given))

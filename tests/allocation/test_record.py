@@ -72,6 +72,12 @@ def test_why_a_better_candidate_was_passed_over(counts: CandidateCounts, code: s
     assert (found.model, found.code, found.text) == ("m", code, text)
 
 
+def test_what_a_grant_left_out_is_told_apart() -> None:
+    free = CandidateCounts("m", 3, 3, 3, 3, 3, places=1)
+    (found,) = passed_over([free, free], 2, 2, "cpu", asked=("other",))
+    assert (found.code, found.text) == ("ungranted", "3 free now, and had no room when the Pod was granted")
+
+
 def test_the_decisive_claim_is_the_one_that_waits_else_the_worst() -> None:
     first, second = (ClaimDecision(entry, entry, 1, ORDER, "m", rank) for entry, rank in (("a", 1), ("b", 2)))
     assert decisive_of((first, second)) is second

@@ -158,3 +158,11 @@ def test_the_nodes_of_other_policies() -> None:
 def test_a_pod_that_is_not_there() -> None:
     with pytest.raises(ChangeError, match="research/nobody"):
         forecasts(state(N1), [("research", "nobody")])
+
+
+def test_of_a_held_pod_the_gate_s_reason_is_told() -> None:
+    late = pod("p", entries={"gate-0": {"resourceClaimName": "dra-gate-late-1"}})
+    late["spec"]["schedulingGates"] = [{"name": "dra-gate.io/grant"}]
+    (found,) = forecasts(state(N1, resource_slice("n1", gpu("g0")), late), [("research", "p")])
+    assert found.why.startswith("the gate holds it until its devices are granted")
+    assert found.why.endswith("what it would be granted then is not told here")

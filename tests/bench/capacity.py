@@ -37,7 +37,7 @@ POD = {
 NODES, DEVICES = 1000, 8
 MODELS = ("h100", "a100", "l40s")
 EVENT_MS, RECORD_MS = 1.0, 5.0
-RECORDS = ("candidates", "decision record", "view by model")  # what is asked; the others are events
+RECORDS = ("candidates", "decision record", "view by model")  # once a Pod or a scrape; the others for each event
 
 
 def large() -> Capacity:
@@ -113,6 +113,8 @@ def measured(capacity: Capacity, rounds: int = 200) -> dict[str, list[float]]:
         "candidates": timed(rounds, lambda n: capacity.candidates(TRAIN, "maple", 1 + n % 8)),
         "decision record": timed(rounds, lambda _: decide(waiting, claims, "maple", asked, NOW, heard)),
         "view by model": timed(rounds, lambda n: capacity.by_model(NOW)),
+        "kinds": timed(rounds, lambda n: capacity.kinds()),
+        "held back": timed(rounds, lambda n: capacity.hold_back([("gpu.nvidia.com", spot, f"gpu-{n % 8}")])),
     }
 
 

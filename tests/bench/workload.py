@@ -174,7 +174,7 @@ def write_plain(file: Path, policy_set: PolicySet, known: World) -> None:
                         "version": ref.version,
                         "nodes": dict(policy.constraints.nodes),
                         "candidates": list(policy.candidates),
-                        "preferred": preferred_terms(policy, policy_set.models),
+                        "preferred": preferred_terms(policy.candidates, policy_set.models),
                         "templates": {str(count): template.name for count, template in counts.items()},
                     }
                 )

@@ -66,6 +66,7 @@ def _nothing_else_changed(before: dict[str, Any], after: dict[str, Any], *, only
         # Absent, null and empty are one: the gate makes the parent where it is missing.
         if not annotations:
             pod["metadata"].pop("annotations", None)
+    _strip_gate(was["spec"], now["spec"])
     if not only_annotations:
         _strip_additions(was, now)
     assert now == was
@@ -93,6 +94,17 @@ def _strip_additions(was: dict[str, Any], now: dict[str, Any]) -> None:
         spec.pop("nodeSelector", None)
 
 
+def _strip_gate(old: dict[str, Any], spec: dict[str, Any]) -> None:
+    """The gate's scheduling gate is a mark of its own, like its annotations."""
+    key, count = "schedulingGates", len(old.get("schedulingGates") or [])
+    added = (spec.get(key) or [])[count:]
+    if added:
+        assert added == [{"name": f"{DOMAIN}grant"}]
+        assert added[0] not in (old.get(key) or [])
+        spec[key] = spec[key][:count]
+        _as_it_was(spec, {key: old[key]} if key in old else {}, key, empty=[])
+
+
 def _strip_void(container: dict[str, Any], previous: dict[str, Any]) -> None:
     """`NVIDIA_VISIBLE_DEVICES=void` may go on, last, where the container did not name the variable."""
     env, earlier = container.get("env"), previous.get("env")
@@ -118,9 +130,9 @@ def _strip_affinity(spec: dict[str, Any], old: dict[str, Any]) -> None:
     _as_it_was(spec, old, "affinity")
 
 
-def _as_it_was(holder: dict[str, Any], earlier: dict[str, Any], key: str) -> None:
+def _as_it_was(holder: dict[str, Any], earlier: dict[str, Any], key: str, empty: Any = None) -> None:
     """A parent that the gate made, now empty again, was absent or null before."""
-    if holder.get(key) == {} and not earlier.get(key):
+    if holder.get(key) == (empty if empty is not None else {}) and not earlier.get(key):
         if key in earlier:
             holder[key] = earlier[key]
         else:

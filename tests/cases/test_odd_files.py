@@ -47,6 +47,21 @@ def test_odd_clusters_are_skipped_with_a_warning(cluster: str, tmp_path: Path) -
     assert (result.exit_code, "is skipped" in result.stderr) == (0, True)
 
 
+def test_ignored_for_its_namespace_says_so(tmp_path: Path) -> None:
+    asks = POD % ("", ", resources: {limits: {nvidia.com/gpu: 1}}")
+    result = review(tmp_path, asks, "kind: Namespace\nmetadata: {name: other}\n")
+    assert "namespace lilac-train is not gated here" in result.stdout
+    gated = "kind: Namespace\nmetadata: {name: lilac-train, labels: {dra-gate.io/lane: dra}}\n"
+    assert "is not gated" not in review(tmp_path, POD % ("", ""), gated).stdout
+
+
+def test_without_a_cluster_tenants_are_gated(tmp_path: Path) -> None:
+    asks = POD % ("", ", resources: {limits: {nvidia.com/gpu: 1}}")
+    (tmp_path / "pod.yaml").write_text(asks.replace("lilac-train", "lilac-enforced"))
+    result = CliRunner().invoke(command, ["--policies", str(harness.POLICIES), str(tmp_path / "pod.yaml")])
+    assert result.stdout.startswith("mutate"), result.output
+
+
 def test_a_charge_beyond_counting_is_a_usage_error(tmp_path: Path) -> None:
     assert "is not TENANT=DEVICES" in review(tmp_path, POD % ("", ""), "{}", "--used", "lilac=" + "9" * 5000).stderr
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # Whoever can open one of these has every device of the node, or can ask the node's programs for one.
@@ -38,7 +38,11 @@ FOLLOWED = ("cdi.k8s.io/", "nvidia.cdi.k8s.io/", "devices.gke.io/container.", "d
 
 @dataclass(frozen=True)
 class Site:
-    """What the cluster holds: names that give devices, handlers that do, and claims by whether they do."""
+    """What the cluster holds: names that give devices, handlers that do, and claims by whether they do.
+
+    In lane device-plugin `served` are the names that Pods may ask for, on nodes that have one of these values of each
+    label of `nodes`.
+    """
 
     resources: frozenset[str]  # extended resources that give a device
     domains: tuple[str, ...]  # and every other one under these
@@ -47,17 +51,52 @@ class Site:
     own_templates: frozenset[str]  # the tenant's
     harmless_templates: frozenset[str]
     harmless_claims: frozenset[str]
+    served: frozenset[str] = frozenset()
+    nodes: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 def reached(pod: Any, site: Site) -> list[str]:
-    """The ways in which the Pod gets at a device other than by a claim of its tenant."""
+    """The ways in which the Pod gets at a device other than by a claim of its tenant, or as `site` says it may."""
     spec = pod["spec"]
     own = {entry.get("name") for entry in spec.get("resourceClaims") or [] if _is_own(entry, site)}
     ways = [*_claims(spec, site), *_volumes(spec), *_annotations(pod), *_runtime(spec, site)]
     for kind in ("initContainers", "containers"):
         for container in spec.get(kind) or []:
             ways += [f"{container.get('name')}: {way}" for way in _container(container, own, site)]
+            if _asked(container, site):
+                ways += _elsewhere(spec, site)
     return ways
+
+
+def _asked(container: Any, site: Site) -> bool:
+    """It asks for devices under a name that it may."""
+    resources = container.get("resources") or {}
+    return any(
+        name in site.served and not _is_zero(amount)
+        for part in ("limits", "requests")
+        for name, amount in (resources.get(part) or {}).items()
+    )
+
+
+def _elsewhere(spec: Any, site: Site) -> Iterator[str]:
+    """Nodes on which it may run by its selector and its required affinity, beside those where it may have devices."""
+    node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or []
+    for label, values in site.nodes.items():
+        held = (spec.get("nodeSelector") or {}).get(label) in values or (
+            bool(terms)
+            and all(
+                any(
+                    one["key"] == label and one["operator"] == "In" and values.issuperset(one["values"])
+                    for one in term.get("matchExpressions") or []
+                )
+                for term in terms
+            )
+        )
+        if not held:
+            yield f"it may run where {label} is something else"
+    if spec.get("nodeName"):
+        yield "it runs on a node that nobody scheduled"
 
 
 def _is_own(entry: Any, site: Site) -> bool:
@@ -68,12 +107,13 @@ def _container(container: Any, own: set[Any], site: Site) -> Iterator[str]:
     resources = container.get("resources") or {}
     for part in ("limits", "requests"):
         for name, amount in (resources.get(part) or {}).items():
-            if _gives_device(name, site) and not _is_zero(amount):
+            if name not in site.served and _gives_device(name, site) and not _is_zero(amount):
                 yield f"the scheduler gives it {amount} {name}"
     if (container.get("securityContext") or {}).get("privileged") is True:
         yield "privileged: every device file of the node"
     # What its own driver prepares for a container says void, after everything else (dra-driver-nvidia-gpu, CDI edits).
-    prepared = any(claim.get("name") in own for claim in resources.get("claims") or [])
+    # A device plugin's answer sets the variable of the containers that it gives devices (k8s-device-plugin, Allocate).
+    prepared = any(claim.get("name") in own for claim in resources.get("claims") or []) or _asked(container, site)
     seen = _environment(container).get(VARIABLE)
     if not prepared and seen is not None and seen not in HARMLESS_VALUES:
         yield f"the runtime shows it devices {seen!r}"

@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,20 @@ def site() -> Site:
     )
 
 
-def world_facts() -> Any:
+def plugin_site() -> Site:
+    """The same where the namespace is in lane device-plugin: no claim is the tenant's, and one model can be told."""
+    return replace(
+        site(),
+        own_templates=frozenset(),
+        served=frozenset({"nvidia.com/gpu"}),
+        nodes={
+            "nvidia.com/gpu.product": frozenset({"NVIDIA-H100-80GB-HBM3"}),
+            "pool.example/devices": frozenset({"plugin"}),
+        },
+    )
+
+
+def world_facts(lane: str = "dra") -> Any:
     """Facts with what hostile Pods name: runtime classes and nodes."""
     classes = [
         {"kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler} for name, handler in RUNTIMES.items()
@@ -76,7 +89,7 @@ def world_facts() -> Any:
         {"kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}}}
         for name in ("n0", "cpu-0")
     ]
-    return setting.world(*classes, *nodes).facts()
+    return setting.world(*classes, *nodes, setting.labelled(NAMESPACE, lane=lane)).facts()
 
 
 def review(obj: Any, old: Any = None) -> bytes:
@@ -106,9 +119,9 @@ def judged(pod: Any, facts: Any, codes: Counter[str]) -> Any:
     return pod
 
 
-def prove(count: int, seed: int, *, spoil: bool = True) -> Result:
+def prove(count: int, seed: int, *, spoil: bool = True, lane: str = "dra") -> Result:
     """Judge `count` hostile Pods and, with `spoil`, as many spoiled ones, which only must not crash."""
-    facts, there, result = world_facts(), site(), Result()
+    facts, there, result = world_facts(lane), site() if lane == "dra" else plugin_site(), Result()
     for number in range(count):
         draw = hostile.Dice(f"{seed}-{number}")  # the same Pods every time
         pod = setting.resolved(hostile.pod(draw))

@@ -8,7 +8,7 @@ import pytest
 
 from closed.disabled import rows_of, without
 from closed.oracle import reached
-from closed.prove import prove, site
+from closed.prove import plugin_site, prove, site
 from dra_gate.admission import rules
 from dra_gate.admission.validate import validate
 
@@ -20,6 +20,24 @@ def test_nothing_gets_through() -> None:
     assert not result.through, result.through[0]
     assert result.reaching > 800, "the generator makes Pods that reach devices"
     assert result.admitted > 500, "and Pods that are honest"
+
+
+def test_nothing_gets_through_in_lane_device_plugin() -> None:
+    result = prove(2000, seed=7, lane="device-plugin")
+    assert not result.through, result.through[0]
+    assert result.reaching > 800
+    assert result.admitted > 400
+
+
+def test_the_oracle_sees_where_a_request_may_land() -> None:
+    asks = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    told = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-H100-80GB-HBM3"]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [told]}]}}
+    kept = asks | {"nodeSelector": {"pool.example/devices": "plugin"}, "affinity": {"nodeAffinity": required}}
+    assert reached({"spec": kept}, plugin_site()) == []
+    for less in ("nodeSelector", "affinity"):
+        spec = {key: value for key, value in kept.items() if key != less}
+        assert len(reached({"spec": spec}, plugin_site())) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec import Struct
@@ -13,7 +14,7 @@ from msgspec import Struct
 from cluster.conftest import kubeconfig
 from cluster.fake_api import Answer, FakeApi, Request, status
 from dra_gate import __version__
-from dra_gate.cluster.client import ApiError, Client, ConfigError, Conflict, Gone, NotFound, Unreachable
+from dra_gate.cluster.client import ApiError, Client, ConfigError, Conflict, Gone, NotFound, Unreachable, _ahead
 
 THINGS = "/api/v1/things"
 
@@ -213,7 +214,7 @@ def test_context_and_what_is_no_configuration(fake: FakeApi, tmp_path: Path, mon
     assert Client.connect().get(THINGS)["items"] == []
     with pytest.raises(ConfigError, match="elsewhere"):
         Client.connect(str(path), context="elsewhere")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"there is no such file\. Give --kubeconfig FILE, or set KUBECONFIG"):
         Client.connect(str(tmp_path / "absent"))
     path.write_text("{not: [yaml")
     with pytest.raises(ConfigError):
@@ -266,3 +267,38 @@ def test_no_typed_api_objects_and_nothing_loaded_before_connect() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [False, True, [], []]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", ".", "..", "../../../pods", "r/../../../../api/v1/pods", "r?watch=true", "r#", "%2e%2e/pods", "r//x", "r\n",
+        "../deployments?watch=true&x=", "ä",
+    ],
+)  # fmt: skip
+def test_a_name_that_somebody_made_up_leads_nowhere(fake: FakeApi, client: Client, name: str) -> None:
+    with pytest.raises(NotFound, match="no object has a path such as"):
+        client.get(f"{THINGS}/{name}")
+    with pytest.raises(NotFound):
+        client.delete(f"{THINGS}/{name}")
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize(("off", "ahead"), [(0, 0), (8, 0), (-8, 0), (700, 700), (-700, -700)])
+def test_how_far_the_clock_is_from_the_api_servers(
+    fake: FakeApi, client: Client, monkeypatch: pytest.MonkeyPatch, off: float, ahead: float
+) -> None:
+    fake.put(THINGS, thing("a"))
+    assert client.ahead() == 0
+    clock = SimpleNamespace(time=lambda: time.time() + off, monotonic=time.monotonic)
+    monkeypatch.setattr("dra_gate.cluster.client.time", clock)
+    client.get(f"{THINGS}/a")
+    assert client.ahead() == pytest.approx(ahead, abs=3)
+    monkeypatch.undo()
+    client.get(f"{THINGS}/a")
+    assert client.ahead() == 0
+
+
+@pytest.mark.parametrize("date", ["", "now", "Tue, 99 Dec 2026 02:00:00 GMT"])
+def test_an_answer_without_a_date_says_nothing_of_clocks(date: str) -> None:
+    assert _ahead(date, 0.0, 1.0) == 0.0

@@ -16,6 +16,7 @@ import pytest
 from cryptography import x509
 
 from controlplane.api import Api, ApiError, Object, wait_for
+from controlplane.background import Background
 from controlplane.control_plane import GATE_CONTROLLER, ControlPlane
 from controlplane.gate import Gate
 from dra_gate.cluster.client import Client
@@ -47,32 +48,21 @@ def bundles(api: Api) -> list[bytes]:
     return [base64.b64decode(hook["clientConfig"].get("caBundle", "")) for one in found for hook in one["webhooks"]]
 
 
-class SecretVolume:
+class SecretVolume(Background):
     """Plays kubelet: brings Secret dra-gate-tls into the folder that the replicas read, some time after it changed."""
 
     def __init__(self, api: Api, folder: Path) -> None:
+        super().__init__(self._bring, 1.0)
         self._api = api
         self._folder = folder
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> SecretVolume:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(1.0):
-            with contextlib.suppress(ApiError):  # deleted: what was mounted stays
-                data = secret(self._api, "dra-gate-tls")
-                for name in ("tls.key", "tls.crt"):
-                    if (self._folder / name).read_bytes() != data[name]:
-                        beside = self._folder / f".{name}"
-                        beside.write_bytes(data[name])
-                        beside.replace(self._folder / name)
+    def _bring(self) -> None:
+        data = secret(self._api, "dra-gate-tls")  # deleted: what was mounted stays
+        for name in ("tls.key", "tls.crt"):
+            if (self._folder / name).read_bytes() != data[name]:
+                beside = self._folder / f".{name}"
+                beside.write_bytes(data[name])
+                beside.replace(self._folder / name)
 
 
 class Calls:

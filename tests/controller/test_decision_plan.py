@@ -134,7 +134,41 @@ def test_silence_is_explained_when_it_lasts() -> None:
     held = pod(schedulingGates=[{"name": "x"}])
     assert decided(held, claim(), seconds=4) is None
     assert said(held, claim()).record.reason == "gated"
+    named = [{"name": "g", "resourceClaimName": "dra-gate-late-1"}]
+    late = said(pod(schedulingGates=[{"name": "x"}], resourceClaims=named))  # nothing was asked of anybody yet
+    assert late.record.reason == "gated"
+    assert not late.record.candidates
+    assert "Asked for" not in late.message
     assert said(pod(), claim(deletionTimestamp=CREATED)).record.reason == "claim-leaving"
+
+
+def test_of_a_pod_that_waits_for_its_grant_the_arbiter_says_what_is_left() -> None:
+    held = pod(schedulingGates=[{"name": "dra-gate.io/grant"}])
+    held["spec"]["resourceClaims"] = [{"name": "g", "resourceClaimName": "late"}]
+    held["metadata"]["annotations"]["dra-gate.io/claims"] = "g=2"
+    found = said(held)
+    assert found.record.reason == "gated"
+    assert "Asked for 2 devices under train@1." in found.message
+    assert "a100" not in found.message
+    held["metadata"]["annotations"]["dra-gate.io/claims"] = "g=many"
+    assert "Asked for" not in said(held).message
+
+
+def test_of_a_granted_pod_the_order_is_its_policy_s_and_not_the_claim_s() -> None:
+    granted = pod(BOUND)
+    granted["metadata"]["annotations"] |= {"dra-gate.io/claims": "g=1", "dra-gate.io/candidates": ",".join(ORDER)}
+    only = [{"name": "gpu", "firstAvailable": [{"name": "a100", "deviceClassName": "c", "count": 1}]}]
+    found = said(granted, claim("gpu/a100", requests=only))
+    assert (found.reason, found.message) == ("Fallback", "a100, rank 2 of 2 of train@1: n1/gpu-0")
+    assert [(one.model, one.code) for one in found.record.passed] == [("h100", "in-use")]
+    free = fleet(CandidateCounts("h100", 2, 2, 2, 2, 1, places=1))
+    later = said(granted, claim("gpu/a100", requests=only), fleet=free)
+    assert [one.code for one in later.record.passed] == ["ungranted"]
+    assert later.record.inversion is None, "nobody could give what its grant leaves out"
+    del granted["metadata"]["annotations"]["dra-gate.io/claims"]
+    assert said(granted, claim("gpu/a100", requests=only)).reason == "FirstChoice", (
+        "a template's claim has its own order"
+    )
 
 
 def test_events_are_heard() -> None:

@@ -174,3 +174,15 @@ def test_another_pod_of_the_same_name_is_not_written_on(fake: FakeApi, tmp_path:
         eventually(lambda: any(request.method == "PATCH" for request in writes(fake)), 20)
         time.sleep(2.0)
         assert len([request for request in writes(fake) if request.method == "PATCH"]) == 1
+
+
+def test_of_nodes_that_are_gone_nothing_is_kept(fake: FakeApi, tmp_path: Path) -> None:
+    client = Client.connect(str(kubeconfig(tmp_path / "config", fake.url)))
+    controller = DecisionController(client, identity="t", leading=lambda: True)
+    for number in range(3):
+        found = {"spec": {"nodeName": f"n{number}", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}}
+        controller._take_room(("m1", "p"), found)
+    assert list(controller._taken_on) == ["n2"]
+    controller._take_room(("m1", "p"), {})
+    assert controller._taken_on == {}
+    client.close()

@@ -21,9 +21,9 @@ from controlplane.fixture_types import InstallFleet, MakeNamespace
 from controlplane.fleet import cordon
 from dra_gate.allocation.record import loads
 from dra_gate.cluster.client import Client
-from dra_gate.controller.decision_log import DecisionLog
 from dra_gate.controller.decision_plan import CONDITION
 from dra_gate.controller.decisions import DecisionController
+from dra_gate.controller.line_log import LineLog
 from dra_gate.policy.compile import templates_of
 from dra_gate.policy.model import PolicyRef, PolicySet
 
@@ -117,7 +117,7 @@ def world(api: Api, install_fleet: InstallFleet, make_namespace: MakeNamespace) 
 
 @contextmanager
 def controlling(
-    world: World, kubeconfig: Path, log: DecisionLog | None = None
+    world: World, kubeconfig: Path, log: LineLog | None = None
 ) -> Iterator[tuple[DecisionController, Counting]]:
     client = Counting.connect(str(kubeconfig))
     assert isinstance(client, Counting)
@@ -140,7 +140,7 @@ def metric(controller: DecisionController, name: str, **labels: str) -> float:
 
 
 def test_first_choice_then_fallback_then_waiting_then_allocated(world: World, kubeconfig: Path, tmp_path: Path) -> None:
-    log = DecisionLog(tmp_path, 1 << 22)
+    log = LineLog(tmp_path, 1 << 22)
     with controlling(world, kubeconfig, log) as (controller, _):
         for number in range(2):
             world.pod(f"first-{number}")

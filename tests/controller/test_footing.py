@@ -69,7 +69,7 @@ def edit(watched: Watched, **fields: Any) -> None:
 
 def test_all_is_well(watched: Watched) -> None:
     seen = watched.look()
-    assert len([name for name, value in seen.items() if name.startswith("dra_gate_footing_intact") and value]) == 14
+    assert len([name for name, value in seen.items() if name.startswith("dra_gate_footing_intact") and value]) == 16
     assert watched.events() == []
 
 

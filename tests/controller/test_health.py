@@ -258,3 +258,31 @@ def test_what_is_wrong_now_is_told_and_what_comes_and_goes_not_for_ever(loop: Lo
         loop.look(1)
     assert sum("xid=1:NoSchedule" in note for note in loop.events()) == 1
     assert len(loop.events()) == len(loop.api.requests) == TOLD
+
+
+@pytest.mark.parametrize("owner", ["rs", ""])
+@pytest.mark.parametrize("code", [403, 500])
+def test_what_one_pod_is_refused_keeps_no_other_waiting(loop: Loop, owner: str, code: int) -> None:
+    """Its namespace is being deleted, or has no room for Events, or somebody's webhook fails: that may last."""
+
+    def refuse(request: Request) -> Answer | None:
+        # The first Pod's eviction, or each Event in its namespace; the others are in another.
+        wrong = "/pods/p0/eviction" in request.path or "/namespaces/m1/events" in request.path
+        return (code, status(code, "Forbidden"), {}) if wrong and request.method == "POST" else None
+
+    loop.pods(1, owner=owner)
+    loop.pods(3, start=1, owner="other" if owner else "")
+    for number in range(1, 4):
+        pods, claims = loop.controller._pods, loop.controller._claims
+        pods["m2", f"p{number}"] = pods.pop(("m1", f"p{number}"))
+        claims["m2", f"c{number}"] = claims.pop(("m1", f"c{number}"))
+    loop.enforcing = {"m1", "m2"}
+    loop.api.fault = refuse
+    loop.taint(TAINT)
+    loop.look()
+    loop.now += SETTLE_SECONDS
+    for _ in range(120):
+        loop.look(1)
+    told = [path for path in loop.api.objects if "/namespaces/m2/events/" in path]
+    assert len(told) >= 3
+    assert bool([path for path in loop.api.objects if "/namespaces/m2/pods" in path]) == bool(owner)

@@ -22,6 +22,7 @@ from dra_gate.controller.plan import (
 from dra_gate.policy.compile import Template, templates_of
 from dra_gate.policy.load import load_documents
 from dra_gate.policy.model import PolicyRef
+from dra_gate.policy.switch import NO_SWITCH, Switch
 
 SET = policy_set()
 INDEX = templates_of(SET)
@@ -47,9 +48,10 @@ def run(
     named: Collection[str] = (),
     namespace: str = "maple-a",
     devices: int = 8,
+    switch: Switch = NO_SWITCH,
 ) -> list[Action]:
     return plan([Compiled(SET, INDEX)], namespaces={namespace}, existing={namespace: existing or {}},
-                references={namespace: named}, devices=devices)  # fmt: skip
+                references={namespace: named}, devices=devices, switch=switch)  # fmt: skip
 
 
 def usual(*versions: int) -> dict[str, Seen]:
@@ -84,6 +86,26 @@ def test_companions_leave_room_for_fewer_usual_counts() -> None:
 
 def test_nothing_to_do_twice() -> None:
     assert done(run(usual(1, 2))) == []
+
+
+@pytest.mark.parametrize("switch", [Switch("device-plugin"), Switch("", {"maple": "device-plugin"})])
+def test_switched_to_device_plugins_only_what_pods_name_is_made_and_nothing_is_collected(switch: Switch) -> None:
+    assert done(run(switch=switch)) == []
+    compiled = Compiled(SET, INDEX)
+    assert missing(compiled, namespaces={"maple-a"}, existing={}, devices=8, switch=switch) == 0
+    named = template(2, 3)
+    assert done(run(named={named.name}, switch=switch)) == [(Verb.CREATE, named.name)]
+    old = stored(template(3, 1))
+    assert done(run(usual(1, 2) | seen(old))) == [(Verb.COLLECT, old["metadata"]["name"])]
+    assert done(run(usual(1, 2) | seen(old), switch=switch)) == []
+    edited = stored(template(2, 1))
+    edited["spec"]["metadata"] = {}
+    assert done(run(seen(edited), switch=switch)) == [(Verb.REPAIR, edited["metadata"]["name"])]
+
+
+@pytest.mark.parametrize("switch", [Switch("device-plugin", {"maple": ""}), Switch("", {"birch": "device-plugin"})])
+def test_tenants_that_keep_their_lane_keep_their_templates(switch: Switch) -> None:
+    assert done(run(switch=switch)) == done(run())
 
 
 @pytest.mark.parametrize(("devices", "counts"), [(8, 8), (15, 8), (16, 9), (72, 9)])

@@ -17,8 +17,10 @@ from controlplane.control_plane import TENANT, ControlPlane, ControlPlaneError
 from controlplane.fleet import Fleet, FleetError, fleet_names
 from controlplane.gate import Gate, GateError, policy_namespaces
 from controlplane.kubelet import PlayedKubelet
+from controlplane.processes import free_port
 
 POLICIES = Path(__file__).parents[2] / "policies"
+ARBITER_LOG = "arbiter"
 
 
 def main() -> int:
@@ -47,7 +49,9 @@ def main() -> int:
                 print(rate.measure(plane, arguments.pods))
         elif arguments.verb == "story":
             with contextlib.ExitStack() as stack:
-                story.tell(_bring_up(stack, Fleet.load("demo"), POLICIES))
+                plane, gate = _bring_up(stack, Fleet.load("demo"), POLICIES)
+                assert gate is not None
+                story.tell(plane, gate)
         else:
             _up(arguments)
     except (BuildError, ControlPlaneError, FleetError, GateError) as problem:
@@ -62,11 +66,14 @@ def _up(arguments: argparse.Namespace) -> None:
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         policies = None if arguments.no_gate else arguments.policies
-        plane = _bring_up(stack, Fleet.load(arguments.fleet), policies, arguments.replicas)
+        page = f"127.0.0.1:{free_port()}"
+        plane, _ = _bring_up(stack, Fleet.load(arguments.fleet), policies, arguments.replicas, page)
         _say(f"ready after {time.monotonic() - started:.1f} s; logs and the audit log: {plane.run_dir / 'logs'}")
         print(f"export KUBECONFIG={plane.kubeconfig_for()}   # cluster admin")
         print(f"# as the tenant user {TENANT.name}: KUBECONFIG={plane.kubeconfig_for(TENANT)}")
         print(f"# kubectl of this version: {plane.kubectl}")
+        if policies is not None:
+            print(f"# who waits: http://{page}/queue, and the arbiter's log: {plane.run_dir / ARBITER_LOG}")
         print("# Ctrl-C stops and removes everything", flush=True)
         while True:
             ended = {name: code for name, code in plane.processes.codes().items() if code is not None}
@@ -75,22 +82,29 @@ def _up(arguments: argparse.Namespace) -> None:
             threading.Event().wait(1.0)
 
 
-def _bring_up(stack: contextlib.ExitStack, fleet: Fleet, policies: Path | None, replicas: int = 1) -> ControlPlane:
-    """A control plane with the fleet, a played kubelet and, given `policies`, the gate; closed by the stack."""
+def _bring_up(
+    stack: contextlib.ExitStack, fleet: Fleet, policies: Path | None, replicas: int = 1, page: str | None = None
+) -> tuple[ControlPlane, Gate | None]:
+    """A control plane with the fleet, a played kubelet and, given `policies`, the gate; closed by the stack.
+
+    The policies are published and active, so that others can be. `page` is where the controller serves its pages.
+    """
     started = time.monotonic()
     plane = stack.enter_context(ControlPlane())
     _say(f"control plane ready after {time.monotonic() - started:.1f} s")
     fleet.install(plane.api())
     _say(f"fleet {fleet.name}: {len(fleet.nodes)} fake nodes, {len(fleet.slices)} slices")
     stack.enter_context(PlayedKubelet(plane.api()))
+    gate = None
     if policies is not None:
         plane.wait_for_default_roles()
         namespaces = policy_namespaces(policies)
         for namespace in namespaces:
             _tenant_namespace(plane, namespace)
-        stack.enter_context(Gate(plane, policies, replicas=replicas))
+        flags = ["--arbiter-log", str(plane.run_dir / ARBITER_LOG), *(["--metrics-listen", page] if page else [])]
+        gate = stack.enter_context(Gate(plane, policies, replicas=replicas, published=True, controller_flags=flags))
         _say(f"gate installed with {replicas} replicas; gated: {', '.join(namespaces) or 'no namespace'}")
-    return plane
+    return plane, gate
 
 
 def _tenant_namespace(plane: ControlPlane, namespace: str) -> None:

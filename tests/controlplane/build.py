@@ -1,9 +1,10 @@
 """Builds the control plane's programs from source with the Go toolchain and keeps them in the user's cache.
 
-kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and etcd are Go tool dependencies of the two modules
-under `go/`; their `go.mod` and `go.sum` pin every module. `allocate`, which asks the scheduler's allocator, is ours and
-linked from the same modules. Only the build reaches the network (the Go module proxy, and a package index for the
-toolchain when the machine has none); running a control plane never does.
+kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and etcd are Go tool dependencies of the modules
+`go/kubernetes` and `go/etcd`; their `go.mod` and `go.sum` pin every module. `allocate`, which asks the scheduler's
+allocator, is ours and linked from the same modules. Kueue's manager (`go/kueue`) is built only when somebody asks for
+it. Only the build reaches the network (the Go module proxy, and a package index for the toolchain when the machine has
+none); running a control plane never does.
 
 Environment:
   DRA_GATE_CONTROLPLANE_BIN    a folder with ready-made programs; nothing is built
@@ -32,6 +33,7 @@ KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-schedu
 PROGRAMS = (*KUBERNETES_PROGRAMS, "etcd")
 MODULES = Path(__file__).parent / "go"
 _ALLOCATE = MODULES / "kubernetes" / "allocate"
+_KUEUE = "sigs.k8s.io/kueue"
 _OLDEST_GO = (1, 26)  # what the go directives of the modules ask for
 _PROGRESS_SECONDS = 10.0
 
@@ -57,8 +59,8 @@ class Versions:
 
 
 def pinned(module: str) -> str:
-    """The version (no leading v) that `go/<module>/go.mod` pins; module is `kubernetes` or `etcd`."""
-    path = {"kubernetes": "k8s.io/kubernetes", "etcd": "go.etcd.io/etcd/server/v3"}[module]
+    """The version (no leading v) that `go/<module>/go.mod` pins; module is `kubernetes`, `etcd` or `kueue`."""
+    path = {"kubernetes": "k8s.io/kubernetes", "etcd": "go.etcd.io/etcd/server/v3", "kueue": _KUEUE}[module]
     text = (MODULES / module / "go.mod").read_text()
     found = re.search(rf"^\s*{re.escape(path)} v(\S+)", text, re.MULTILINE)
     if found is None:
@@ -81,6 +83,18 @@ def ensure_allocate(*, quiet: bool = False) -> Path:
     """The program that asks the scheduler's allocator; its build never waits for the control plane's programs."""
     name = allocate_program()
     return ensure_programs((name,), quiet=quiet) / name
+
+
+def kueue_program() -> str:
+    """The name of Kueue's manager; it holds the version. Its manifests stand beside it, with `.yaml` added."""
+    return f"kueue-{pinned('kueue')}"
+
+
+def ensure_kueue(*, quiet: bool = False) -> tuple[Path, Path]:
+    """Kueue's manager, and one YAML file with all that its `config/default` installs."""
+    name = kueue_program()
+    folder = ensure_programs(("kubectl", name), quiet=quiet)
+    return folder / name, folder / f"{name}.yaml"
 
 
 def ensure_programs(programs: Sequence[str] = PROGRAMS, *, quiet: bool = False) -> Path:
@@ -155,9 +169,7 @@ def _build(programs: Sequence[str], versions: Versions, home: Path, *, quiet: bo
         output = staging / "bin"
         output.mkdir()
         for number, program in enumerate(programs, 1):
-            module = "etcd" if program == "etcd" else "kubernetes"
-            package = {"etcd": "go.etcd.io/etcd/server/v3", allocate_program(): "./allocate"}.get(program)
-            package = package or f"k8s.io/kubernetes/cmd/{program}"
+            module, package = _source(program)
             command = [str(go), "build", "-trimpath", "-ldflags", _linker_flags(program, versions.kubernetes)]
             _run(
                 [*command, "-o", str(output / program), package],
@@ -168,15 +180,43 @@ def _build(programs: Sequence[str], versions: Versions, home: Path, *, quiet: bo
                 quiet=quiet,
             )
         target = home / "bin"
+        if kueue_program() in programs:
+            kubectl = (output if "kubectl" in programs else target) / "kubectl"
+            manifests = _kueue_manifests(go, modules / "kueue", kubectl, environment)
+            (output / f"{kueue_program()}.yaml").write_text(manifests)
         target.mkdir(exist_ok=True)
-        for built in output.iterdir():  # each whole or not at all; what is there already may be running
+        # Each whole or not at all, manifests before their program; what is there already may be running.
+        for built in sorted(output.iterdir(), key=lambda path: path.suffix != ".yaml"):
             built.replace(target / built.name)
+
+
+def _source(program: str) -> tuple[str, str]:
+    """The module below `go/` and the package of a program."""
+    if program == "etcd":
+        return "etcd", "go.etcd.io/etcd/server/v3"
+    if program == kueue_program():
+        return "kueue", f"{_KUEUE}/cmd/kueue"
+    return "kubernetes", "./allocate" if program == allocate_program() else f"k8s.io/kubernetes/cmd/{program}"
+
+
+def _kueue_manifests(go: Path, module: Path, kubectl: Path, environment: Mapping[str, str]) -> str:
+    """What Kueue's own kustomization installs, from the module that its manager is built from."""
+    where = [str(go), "list", "-m", "-f", "{{.Dir}}", _KUEUE]
+    done = subprocess.run(where, cwd=module, env=dict(environment), capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        render = [str(kubectl), "kustomize", str(Path(done.stdout.strip()) / "config" / "default")]
+        done = subprocess.run(render, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"Kueue's manifests can't be rendered: {done.stderr.strip()[-500:]}")
+    return done.stdout
 
 
 def _linker_flags(program: str, kubernetes: str) -> str:
     """Flags that strip the program and, for Kubernetes, make `/version` and the emulation version tell the truth."""
     if program == "etcd":
         return "-s -w"
+    if program == kueue_program():
+        return f"-s -w -X {_KUEUE}/pkg/version.GitVersion=v{pinned('kueue')}"
     major, minor = kubernetes.split(".")[:2]
     values = {
         "k8s.io/component-base/version.gitVersion": f"v{kubernetes}",

@@ -33,6 +33,7 @@ API_SERVER = "kube-apiserver"
 CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER)
+_STARTS = 3  # how often other ports are chosen before a taken one is an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,10 @@ AUDIT_POLICY: dict[str, Any] = {
 
 class ControlPlaneError(RuntimeError):
     """A component didn't come up; the message carries the end of its log and where the rest is."""
+
+
+class PortTaken(ControlPlaneError):
+    """Another program took a component's port after it was chosen: they are free only until somebody binds them."""
 
 
 class ControlPlane:
@@ -145,8 +150,22 @@ class ControlPlane:
     def start_all(self) -> None:
         """Starts everything and returns when the API server is ready and the other two report healthy.
 
-        Raises ControlPlaneError when a component ends or isn't healthy within a minute; nothing is left running then.
+        Where another program was quicker to take a port, it starts again with other ports. Raises ControlPlaneError
+        when a component ends or isn't healthy within a minute; nothing is left running then.
         """
+        for left in reversed(range(_STARTS)):
+            try:
+                self._start_all()
+            except PortTaken as problem:
+                if not left:
+                    raise
+                shutil.rmtree(self.run_dir)
+                ended = str(problem).partition(";")[0]
+                print(f"controlplane: {ended}, its port was taken: once more, with other ports", file=sys.stderr)
+            else:
+                return
+
+    def _start_all(self) -> None:
         self._programs = ensure_programs()
         self.run_dir = Path(tempfile.mkdtemp(prefix="dra-gate-controlplane-"))
         self.processes = Processes()
@@ -390,10 +409,10 @@ class ControlPlane:
         started = time.monotonic()
         try:
             while time.monotonic() - started < 60:
-                ended = {name: code for name, code in self.processes.codes().items() if code is not None}
-                for name in (ETCD, component):
-                    if name in ended:
-                        raise ControlPlaneError(f"{name} ended with code {ended[name]}{self._tail(name)}")
+                for name, code in self.processes.codes().items():
+                    if name in COMPONENTS and code is not None:  # another one may have died after it was healthy
+                        text = f"{name} ended with code {code}{self._tail(name)}"
+                        raise (PortTaken if "address already in use" in text else ControlPlaneError)(text)
                 if probe.healthy(path):
                     return
                 time.sleep(0.05)

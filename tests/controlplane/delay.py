@@ -1,4 +1,5 @@
-"""A TCP proxy that lets every answer wait: the world as a replica sees it whose watches are late."""
+"""A TCP proxy that lets every answer wait, and breaks connections when told: the world as a process sees it whose
+watches are late, or end."""
 
 from __future__ import annotations
 
@@ -36,6 +37,10 @@ class Delay:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def cut(self) -> None:
+        """Breaks every connection that is open; new ones are carried as before."""
+        self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._tasks])
 
     async def _shut(self) -> None:
         self._server.close()

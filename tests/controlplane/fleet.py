@@ -14,7 +14,8 @@ A fleet file lists node groups:
       slices: 1             # the devices are spread over so many slices
       perRoot: 2            # devices that share a PCIe root
 
-`attributes` and `capacity` change or, with null, take away what the kind publishes.
+`attributes` and `capacity` change or, with null, take away what the kind publishes; `classes` beside `nodes` does the
+same with the specs of DeviceClasses: `{gpu.nvidia.com: {extendedResourceName: null}}`.
 Everything here is constructed: real nodes are made by their kubelet and real slices by a driver.
 """
 
@@ -83,12 +84,17 @@ class Fleet:
                 nodes.append(_node(name, node, group, [kinds[kind] for kind in wanted]))
                 slices += _slices(name, node, group, wanted, kinds)
         classes = list(yaml.safe_load_all((FLEETS / "classes.yaml").read_text()))
+        changes = dict(description.get("classes", {}))
         for one in classes:
             one["metadata"]["labels"] = {LABEL: name}
+            merged = one["spec"] | changes.pop(one["metadata"]["name"], {})
+            one["spec"] = {word: value for word, value in merged.items() if value is not None}
+        if changes:
+            raise FleetError(f"fleet {name}: no class {', '.join(changes)} in classes.yaml")
         return cls(name, tuple(nodes), tuple(c for c in classes if c["metadata"]["name"] in used), tuple(slices))
 
     def install(self, api: Api) -> None:
-        """Creates classes, then nodes, then slices, in parallel; returns when the scheduler may use all of them."""
+        """Creates classes, then nodes, then slices, in parallel; returns when the API server has all of them."""
         for one in self.classes:
             api.apply(one)
         api.list("nodes")  # discovery once, before the threads

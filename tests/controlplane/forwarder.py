@@ -83,6 +83,10 @@ class Forwarder:
         """Takes a replica out. Its open connections stay."""
         self._replicas = [port for port in self._replicas if port != replica]
 
+    def cut(self) -> None:
+        """Breaks every connection that is being carried; new ones are as before."""
+        self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._connections])
+
     def wait_ready(self, count: int, timeout: float = 15.0) -> None:
         """Waits until exactly `count` replicas are ready. Raises TimeoutError."""
         wait_for(lambda: len(self._ready) == count, timeout, f"{count} of the replicas {self._replicas} to be ready")

@@ -23,7 +23,7 @@ from controlplane.processes import free_port
 
 NAMESPACE = "dra-gate"
 RBAC = Path(__file__).parents[2] / "deploy" / "base" / "rbac.yaml"
-CRD = RBAC.parent / "crds" / "gate.yaml"
+CRDS = sorted((RBAC.parent / "crds").iterdir())
 _CONTROLLER = "gate-controller"
 
 
@@ -36,8 +36,8 @@ class Gate:
 
     Entering returns when every replica is ready, the controller runs and the webhook configurations are in force.
     Leaving takes the configurations away and stops the processes; objects that the controller made stay.
-    `serve_flags` and `controller_flags` are added to the commands; `controllers` 0 leaves them out. `kubeconfigs` gives
-    single replicas another way to the API server.
+    `serve_flags` and `controller_flags` are added to the commands, with `{name}` standing for the process's name;
+    `controllers` 0 leaves them out. `kubeconfigs` gives single replicas or controllers another way to the API server.
     `published`: the policies are published and activated in the cluster, and the gate follows its Gate; else every
     process reads the folder.
     """
@@ -130,18 +130,9 @@ class Gate:
         """Starts one replica, by default waiting until the forwarder sends it connections."""
         listen = f"127.0.0.1:{self._ports[name]}"
         status = f"127.0.0.1:{self._status_ports[name]}"
-        kubeconfig = self._kubeconfigs.get(name)
-        words = [
-            "serve",
-            *self._policies(),
-            *(["--kubeconfig", kubeconfig] if kubeconfig else []),
-            "--listen",
-            listen,
-            "--cert-dir",
-            self.folder,
-        ]
+        words = ["serve", *self._policies(), "--listen", listen, "--cert-dir", self.folder]
         words += ["--status-listen", status, "--drain-seconds", "1.5"]  # the forwarder looks twice a second
-        self._spawn(name, None if kubeconfig else GATE_WEBHOOK, [*words, *self._flags["serve"]])
+        self._spawn(name, GATE_WEBHOOK, [*words, *self._flags["serve"]])
         if wait:
             port = self._ports[name]
             wait_for(
@@ -205,11 +196,14 @@ class Gate:
     def _policies(self) -> list[str | Path]:
         return [] if self._published else ["--policies", self.policies]
 
-    def _spawn(self, name: str, account: User | None, words: Sequence[str | Path]) -> None:
-        """Starts `dra-gate`, as in a Pod of `account`; without one the words say how to reach the API server."""
+    def _spawn(self, name: str, account: User, words: Sequence[str | Path]) -> None:
+        """Starts `dra-gate`, as in a Pod of `account` unless it has a kubeconfig."""
         environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
         program: list[str | Path] = [*_program()]
-        if account is not None:
+        words = [word.replace("{name}", name) if isinstance(word, str) else word for word in words]
+        if name in self._kubeconfigs:
+            words += ["--kubeconfig", self._kubeconfigs[name]]
+        else:
             folder, variables = self.plane.service_account(account)
             environment = {k: v for k, v in environment.items() if k != "KUBECONFIG"} | variables
             search = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -221,7 +215,8 @@ class Gate:
         api = self.plane.api()
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         api.apply_yaml(RBAC.read_text())
-        api.apply_yaml(CRD.read_text())
+        for crd in CRDS:
+            api.apply_yaml(crd.read_text())
         if self._published:
             # The server answers for a new kind a moment after it has stored its definition.
             wait_for(lambda: api.serves("gates"), 10, "the API server to serve Gates")

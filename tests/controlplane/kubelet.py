@@ -6,11 +6,11 @@ called or a `PlayedKubelet` runs.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-import threading
-from types import TracebackType
 
 from controlplane.api import STRATEGIC, Api, ApiError, Object
+from controlplane.background import Background
 
 MESSAGE = "written by the control-plane kit: there is no kubelet"
 
@@ -35,41 +35,36 @@ def delete_now(api: Api, namespace: str, name: str) -> None:
     api.delete("pods", name, namespace, grace=0, missing_ok=True)
 
 
-class PlayedKubelet:
+def end_all(api: Api, namespace: str) -> None:
+    """All Pods of the namespace go, the bound ones having ended first: what one deleted by force held counts on."""
+    for pod in api.list("pods", namespace):
+        if "nodeName" in pod["spec"] and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+            with contextlib.suppress(ApiError):  # it is gone, or has ended
+                mark_succeeded(api, namespace, pod["metadata"]["name"])
+    api.delete_all("pods", namespace, grace=0)
+
+
+class PlayedKubelet(Background):
     """Plays the kubelets of all nodes: bound Pods run at once, and those being deleted go; a context manager.
 
     For clusters that people look at. Tests call the functions, so that they say what happens when.
     """
 
     def __init__(self, api: Api, every: float = 0.3) -> None:
+        super().__init__(self._look, every)
         self._api = api
-        self._every = every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="played-kubelet", daemon=True)
 
-    def __enter__(self) -> PlayedKubelet:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _loop(self) -> None:
-        while not self._stop.wait(self._every):
-            try:
-                for pod in self._api.list("pods"):
-                    self._play(pod)
-            except ApiError:  # the API server is away, or a Pod went in between: look again
-                continue
+    def _look(self) -> None:
+        for pod in self._api.list("pods"):
+            self._play(pod)
 
     def _play(self, pod: Object) -> None:
         if "nodeName" not in pod["spec"]:
             return
         at = pod["metadata"]["namespace"], pod["metadata"]["name"]
         if "deletionTimestamp" in pod["metadata"]:
+            if pod["status"].get("phase") == "Running":
+                mark_succeeded(self._api, *at)  # a Pod that goes without having ended was deleted by force
             delete_now(self._api, *at)
         elif pod["status"].get("phase", "Pending") == "Pending":
             mark_running(self._api, *at)

@@ -1,23 +1,31 @@
-"""The story of the gate on a real control plane: first choice, fallback, a floor that forbids one, bypasses refused.
+"""The story of the gate on a real control plane: first choice, fallback, a floor that forbids one, bypasses refused,
+a Pod that waits for its turn.
 
 Played with the example policies (`policies/`) on the fleet `demo`: two H100, two A100, two L40S.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from controlplane.api import Api, ApiError, Object, wait_for
 from controlplane.control_plane import TENANT, ControlPlane
+from controlplane.gate import Gate
 
 TRAINING, SERVING = "research-train", "serving-prod"
 _SECONDS = 20
+_QUOTA = "quota: {devices: 16}"  # of research, in policies/tenants.yaml
 
 
-def tell(plane: ControlPlane) -> None:
-    """Plays all chapters and prints what the cluster answers. Raises TimeoutError when it does not answer as told."""
+def tell(plane: ControlPlane, gate: Gate) -> None:
+    """Plays all chapters and prints what the cluster answers; `gate` follows what is published.
+
+    Raises TimeoutError when it does not answer as told.
+    """
     story = _Story(plane)
     with story.chapter("Two Pods ask for nvidia.com/gpu: 1. Both get the first choice"):
         story.gets(TRAINING, "first", "h100")
@@ -42,6 +50,14 @@ def tell(plane: ControlPlane) -> None:
     with story.chapter("A Pod without devices never meets the gate"):
         stored = story.api.create(_pod("plain"), TRAINING)
         story.say(f"{TRAINING}/{stored['metadata']['name']} stored as it was written")
+    with story.chapter("Another policy set: research may hold two H100, and what is above that waits for its turn"):
+        story.publishes(gate, _with_quota(gate.policies, plane.run_dir / "policies"))
+        story.is_held(TRAINING, "sixth")
+        for line in gate.command("queue", "--kubeconfig", plane.kubeconfig_for()).splitlines():
+            story.say(f"  {line}")
+    with story.chapter("The second Pod ends: the one that was held is granted its H100"):
+        story.ends(TRAINING, "second")
+        story.shows(TRAINING, "sixth", "h100")
 
 
 class _Story:
@@ -56,7 +72,7 @@ class _Story:
         yield
 
     def say(self, text: str) -> None:
-        print(f"   {text}", flush=True)
+        print(f"   {text}".rstrip(), flush=True)
 
     def gets(self, namespace: str, name: str, model: str) -> None:
         self.api.create(_pod(name, limits={"nvidia.com/gpu": "1"}), namespace)
@@ -67,9 +83,9 @@ class _Story:
         pod = self.api.wait(
             "pods", name, namespace, lambda found: "nodeName" in found["spec"], _SECONDS, f"{name} bound"
         )
-        claim = self.api.get(
-            "resourceclaims", pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"], namespace
-        )
+        entry = pod["spec"]["resourceClaims"][0]  # of a Pod that was held it names the claim itself
+        made = entry.get("resourceClaimName") or pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+        claim = self.api.get("resourceclaims", made, namespace)
         (result,) = claim["status"]["allocation"]["devices"]["results"]
         if result["request"] != f"gpu/{model}":
             raise TimeoutError(f"{namespace}/{name} got {result['request']}, not gpu/{model}")
@@ -88,8 +104,21 @@ class _Story:
         pod = self.api.wait("pods", name, namespace, said, _SECONDS, f"{name} to be unschedulable")
         self.say(f"{namespace}/{name}: Pending; kube-scheduler says: {said(pod)[0]['message'].split(' preemption')[0]}")
 
+    def publishes(self, gate: Gate, policies: Path) -> None:
+        told = gate.policy("publish", policies, "--activate", "--wait", "--no-lint")
+        self.say(told.splitlines()[0])
+
+    def is_held(self, namespace: str, name: str) -> None:
+        self.api.create(_pod(name, limits={"nvidia.com/gpu": "1"}), namespace)
+
+        def said(pod: Object) -> Any:
+            return [c for c in pod["status"].get("conditions", []) if c["type"] == "dra-gate.io/Granted"]
+
+        pod = self.api.wait("pods", name, namespace, said, _SECONDS, f"{name} to be told why it is held")
+        self.say(f"{namespace}/{name}: held; {said(pod)[0]['reason']}: {said(pod)[0]['message']}")
+
     def ends(self, namespace: str, name: str) -> None:
-        self.api.delete("pods", name, namespace, grace=0)
+        self.api.delete("pods", name, namespace)  # the played kubelet ends it
         wait_for(lambda: self.api.find("pods", name, namespace) is None, _SECONDS, f"{name} to go")
 
     def refused(self, namespace: str, obj: Object) -> None:
@@ -99,6 +128,18 @@ class _Story:
             self.say(f"{namespace}/{obj['metadata']['name']}: {refused.message}")
         else:
             raise TimeoutError(f"{namespace}/{obj['metadata']['name']} was not refused")
+
+
+def _with_quota(policies: Path, to: Path) -> Path:
+    """The policies with a quota by model, and waiting above it, for research."""
+    shutil.copytree(policies, to)
+    tenants = to / "tenants.yaml"
+    before = tenants.read_text()
+    after = before.replace(_QUOTA, f"{_QUOTA[:-1]}, models: {{h100: 2}}}}\n  overQuota: wait")
+    if after == before:
+        raise ValueError(f"{policies / 'tenants.yaml'} has no {_QUOTA!r}")
+    tenants.write_text(after)
+    return to
 
 
 def _pod(name: str, limits: Object | None = None, claims: list[Object] | None = None) -> Object:

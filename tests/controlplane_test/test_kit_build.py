@@ -71,9 +71,13 @@ def test_ready_made_programs_are_taken_as_they_are(tmp_path: Path, monkeypatch: 
         build.ensure_programs()
 
 
-def test_two_runs_build_once(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_build_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
-    first_is_in, may_finish = threading.Event(), threading.Event()
+    first_is_in, second_waits, may_finish = threading.Event(), threading.Event(), threading.Event()
+
+    def say(text: str, *, quiet: bool) -> None:
+        if "waiting for it" in text:
+            second_waits.set()
 
     def slow(programs: Sequence[str], versions: build.Versions, home: Path, *, quiet: bool) -> None:
         built.append(versions)
@@ -82,13 +86,13 @@ def test_two_runs_build_once(cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
         fill(home / "bin")
 
     monkeypatch.setattr(build, "_build", slow)
+    monkeypatch.setattr(build, "_say", say)
     found: list[Path] = []
     runs = [threading.Thread(target=lambda: found.append(build.ensure_programs())) for _ in range(2)]
     runs[0].start()
     assert first_is_in.wait(10)
     runs[1].start()
-    while "waiting for it" not in capsys.readouterr().err:
-        assert runs[1].is_alive()
+    assert second_waits.wait(10)
     may_finish.set()
     for run in runs:
         run.join(10)
@@ -114,6 +118,26 @@ def test_only_what_is_missing_is_built(cache: Path, monkeypatch: pytest.MonkeyPa
     (folder / "etcd").unlink()
     build.ensure_programs(quiet=True)
     assert built == ["./allocate", "go.etcd.io/etcd/server/v3"]
+
+
+def test_kueue_is_built_when_asked_for_and_its_manifests_stand_beside_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[Sequence[str]] = []
+
+    def record(command: list[str], what: str, folder: Path, *others: object, quiet: bool) -> None:
+        built.append((folder.name, command[-1]))
+        Path(command[command.index("-o") + 1]).touch(mode=0o755)
+
+    monkeypatch.setattr(build, "_run", record)
+    monkeypatch.setattr(build, "_find_go", lambda *, quiet: Path("/usr/bin/go"))
+    monkeypatch.setattr(build, "_kueue_manifests", lambda *words: f"rendered by {words[2].name}")
+    build.ensure_programs(quiet=True)
+    assert not [package for _, package in built if "kueue" in package]
+    program, manifests = build.ensure_kueue(quiet=True)
+    assert built[-1] == ("kueue", "sigs.k8s.io/kueue/cmd/kueue")
+    assert program == manifests.with_suffix("") == cache.joinpath(program.parent.parent.name, "bin", "kueue-0.17.0")
+    assert manifests.read_text() == "rendered by kubectl"
 
 
 def test_a_failed_build_leaves_nothing_that_looks_finished(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,14 @@ def test_a_group_changes_what_its_devices_publish() -> None:
     assert len({d["attributes"]["resource.kubernetes.io/pcieRoot"]["string"] for d in devices}) == 5
 
 
+def test_a_fleet_changes_its_classes() -> None:
+    nodes = [{"name": "n", "devices": {"h100": 1}}]
+    (stock,) = Fleet.of("x", {"nodes": nodes}).classes
+    (other,) = Fleet.of("x", {"nodes": nodes, "classes": {"gpu.nvidia.com": {"extendedResourceName": None}}}).classes
+    assert stock["spec"] == other["spec"] | {"extendedResourceName": "nvidia.com/gpu"}
+    assert "extendedResourceName" not in other["spec"]
+
+
 @pytest.mark.parametrize(
     ("group", "message"),
     [
@@ -90,6 +98,8 @@ def test_a_group_changes_what_its_devices_publish() -> None:
 def test_mistakes_in_a_fleet_are_told(group: dict[str, object], message: str) -> None:
     with pytest.raises(FleetError, match=message):
         Fleet.of("x", {"nodes": [group]})
+    with pytest.raises(FleetError, match=r"fleet x: no class gpu\.example in classes.yaml"):
+        Fleet.of("x", {"nodes": [], "classes": {"gpu.example": {}}})
     with pytest.raises(FleetError, match="no fleet nowhere: there are big, demo"):
         Fleet.load("nowhere")
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from controlplane import control_plane
 from controlplane.api import wait_for
-from controlplane.control_plane import ControlPlane, ControlPlaneError
+from controlplane.control_plane import COMPONENTS, SCHEDULER, ControlPlane, ControlPlaneError
 from controlplane.processes import ProcessError, Processes, free_port
 
 TESTS = Path(__file__).parents[1]
@@ -142,10 +146,49 @@ def test_nothing_of_a_control_plane_is_left(how: signal.Signals) -> None:
 
 
 @pytest.mark.controlplane
-def test_a_failed_start_says_why_and_leaves_nothing() -> None:
-    plane = ControlPlane(api_server_flags=["--no-such-flag"])
-    with pytest.raises(ControlPlaneError, match=r"kube-apiserver ended with code(.|\n)*unknown flag: --no-such-flag"):
+@pytest.mark.parametrize(
+    ("plane", "why"),
+    [
+        (
+            ControlPlane(api_server_flags=["--no-such-flag"]),
+            r"kube-apiserver ended with code(.|\n)*unknown flag: --no-such-flag",
+        ),
+        (ControlPlane(scheduler_config={"noSuch": 1}), r"kube-scheduler ended with code(.|\n)*unknown field .+noSuch"),
+    ],
+)
+def test_a_failed_start_says_why_and_leaves_nothing(plane: ControlPlane, why: str) -> None:
+    with pytest.raises(ControlPlaneError, match=why):
         plane.start_all()
     assert not with_word(str(plane.run_dir))
     assert plane.log("kube-apiserver").exists()
+    shutil.rmtree(plane.run_dir)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        yield somebody.getsockname()[1]
+
+
+@pytest.mark.controlplane
+def test_a_port_that_is_taken_in_between_is_no_failure(
+    taken: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # As if somebody took the scheduler's after it was chosen.
+    chosen = iter([taken if name == SCHEDULER else free_port() for name in COMPONENTS])
+    monkeypatch.setattr(control_plane, "free_port", lambda: next(chosen, None) or free_port())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ControlPlane() as plane:
+        assert plane.processes.codes() == dict.fromkeys(COMPONENTS)
+        assert list(tmp_path.iterdir()) == [plane.run_dir]  # nothing is left of the first start
+
+
+@pytest.mark.controlplane
+def test_ports_that_are_always_taken_are_a_failure(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_plane, "free_port", lambda: taken)
+    plane = ControlPlane()
+    with pytest.raises(ControlPlaneError, match=r"ended with code(.|\n)*address already in use"):
+        plane.start_all()
+    assert not with_word(str(plane.run_dir))
     shutil.rmtree(plane.run_dir)

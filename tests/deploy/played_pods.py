@@ -19,9 +19,11 @@ import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from controlplane import kubelet
-from controlplane.api import JSON_PATCH, ApiError, Object
+from controlplane.api import JSON_PATCH, Object
+from controlplane.background import Background
 from controlplane.control_plane import GATE_CONTROLLER, GATE_WEBHOOK, ControlPlane
 from controlplane.forwarder import Forwarder
 from controlplane.processes import free_port
@@ -32,10 +34,11 @@ _ACCOUNTS = {WEBHOOK: GATE_WEBHOOK, CONTROLLER: GATE_CONTROLLER}
 _CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 
-class PlayedPods:
+class PlayedPods(Background):
     """A context manager; leaving it stops the processes. While `paused` is set nothing is started."""
 
     def __init__(self, plane: ControlPlane) -> None:
+        super().__init__(self._look, 0.3)
         self._plane = plane
         self._api = plane.api()
         self._ports: dict[str, int] = {}  # process -> its serving port, 0 for a controller
@@ -43,22 +46,20 @@ class PlayedPods:
         self.forwarder = Forwarder()
         self.paused = threading.Event()
         self._lock = threading.Lock()  # who starts and ends processes
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="played-pods", daemon=True)
 
-    def __enter__(self) -> PlayedPods:
+    def __enter__(self) -> Self:
         self.forwarder.__enter__()
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
-        for name in list(self._ports):
-            self._end(name, kill=True)
-        self.forwarder.__exit__(None, None, None)
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            for name in list(self._ports):
+                self._end(name, kill=True)
+            self.forwarder.__exit__(None, None, None)
 
     def kill(self, deployment: str) -> None:
         """The processes of a Deployment die; while not paused they are started again, as kubelet does."""
@@ -79,17 +80,13 @@ class PlayedPods:
         texts = {name: self._plane.log(name).read_text(errors="replace") for name in self._ports}
         return "\n".join(f"-- {name}\n{text[-2000:]}" for name, text in texts.items())
 
-    def _loop(self) -> None:
-        while not self._stop.wait(0.3):
-            try:
-                with self._lock:
-                    if not self.paused.is_set():
-                        self._run_deployments()
-                self._route()
-                for pod in self._api.list("pods"):
-                    self._play(pod)
-            except ApiError:  # something went in between, or the API server is away: look again
-                continue
+    def _look(self) -> None:
+        with self._lock:
+            if not self.paused.is_set():
+                self._run_deployments()
+        self._route()
+        for pod in self._api.list("pods"):
+            self._play(pod)
 
     def _run_deployments(self) -> None:
         deployments = {one["metadata"]["name"]: one for one in self._api.list("deployments", NAMESPACE)}

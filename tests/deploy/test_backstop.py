@@ -12,7 +12,9 @@ from admission import bypasses, setting
 from controlplane.api import Api, ApiError, wait_for
 from controlplane.control_plane import GATE_CONTROLLER, GATE_WEBHOOK, ControlPlane
 from deploy.kubectl import DEPLOY
-from dra_gate.admission.backstop import BACKSTOP, labelled, manifests
+from dra_gate.admission import backstop
+from dra_gate.admission.backstop import BACKSTOP, manifests
+from dra_gate.policy.switch import NO_SWITCH, Switch
 
 pytestmark = pytest.mark.controlplane
 ACTIVE = "a" * 64
@@ -30,17 +32,8 @@ NAMESPACES = {
     "backstop-shadow": {"lane": "dra", "mode": "shadow"},
     "backstop-open": {},
 }
-TOLD: dict[str, Any] = {
-    "active": ACTIVE,
-    "namespaces": [
-        labelled(name, {f"dra-gate.io/{key}": value for key, value in labels.items()})
-        for name, labels in NAMESPACES.items()
-    ],
-    "domains": ["nvidia.com"],
-    "exceptions": [],
-    "exemptUsers": [],
-}
-PRIVILEGED, PINNED = (dict(bypasses.CREATED)[rule] for rule in ("privileged", "node-pinning"))
+NOBODY: dict[str, Any] = {"active": ACTIVE, "domains": ["nvidia.com"], "exceptions": [], "exemptUsers": []}
+PRIVILEGED, RAW = (dict(bypasses.CREATED)[rule] for rule in ("privileged", "raw-device-request"))
 SECONDS = 5.0
 
 
@@ -71,15 +64,23 @@ def gate(admin: Api) -> Iterator[Api]:
     """The Gate may be changed, and is as it was at the end."""
     yield admin
     told(admin)
-    wait_for(lambda: refused(admin, PRIVILEGED) and refused(admin, PINNED), SECONDS, "the Gate to be as it was")
+    wait_for(lambda: refused(admin, PRIVILEGED) and refused(admin, RAW), SECONDS, "the Gate to be as it was")
 
 
-def told(api: Api, *, lane: tuple[str, str] = ("", ""), status: dict[str, Any] | None = None) -> None:
-    """The Gate with that lane switch, and what the controller tells when all is settled."""
-    spec = {"active": ACTIVE, "lane": {"override": lane[0], "previous": lane[1]}}
-    api.apply({**GATE, "spec": spec})
-    stored = api.get("gates", "default")
-    api.replace({**stored, "status": {"backstop": {**TOLD, "lane": lane[0], **(status or {})}}}, subresource="status")
+def told(api: Api, switch: Switch = NO_SWITCH, status: dict[str, Any] | None = None) -> None:
+    """The Gate with that switch, and what the controller tells when all is settled. Each namespace is a tenant."""
+    tenants = [{"name": name, "lane": lane} for name, lane in switch.tenants.items()]
+    api.apply({**GATE, "spec": {"active": ACTIVE, "lane": {"override": switch.override, "tenants": tenants}}})
+    listed = [
+        backstop.told(
+            backstop.labelled(name, {f"dra-gate.io/{key}": value for key, value in labels.items()}),
+            switch.lane_of(name, labels["lane"]),
+        )
+        for name, labels in NAMESPACES.items()
+        if labels.get("mode") not in ("warn", "shadow") and labels
+    ]
+    known = {**NOBODY, "lane": backstop.switch_text(switch), "namespaces": listed, **(status or {})}
+    api.replace({**api.get("gates", "default"), "status": {"backstop": known}}, subresource="status")
 
 
 def refused(api: Api, pod: dict[str, Any], namespace: str = "backstop") -> str:
@@ -129,7 +130,7 @@ def test_simple_ways_around_are_refused(
 ) -> None:
     for namespace in ("backstop", "backstop-nonsense"):
         assert f"rule {rule})" in refused(admin, pod, namespace)
-    assert bool(refused(admin, pod, "backstop-plugin")) is (rule not in ("node-pinning", "raw-device-request"))
+    assert bool(refused(admin, pod, "backstop-plugin")) is (rule != "raw-device-request")
     for namespace in ("backstop-warn", "backstop-shadow", "backstop-open"):
         assert not refused(admin, pod, namespace)
     for user in (GATE_CONTROLLER, GATE_WEBHOOK):
@@ -171,33 +172,37 @@ def test_a_true_mirror_pod_passes_and_a_forged_one_does_not(admin: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "privileged", "pinned"),
+    ("change", "privileged", "raw"),
     [
-        ({"lane": ("device-plugin", "")}, True, False),
-        ({"lane": ("dra", "device-plugin")}, True, True),
-        ({"lane": ("dra", ""), "status": {"lane": "device-plugin"}}, False, False),  # it was that a moment ago
+        ({"switch": Switch("device-plugin")}, True, False),
+        ({"switch": Switch("dra")}, True, True),
+        ({"switch": Switch("dra"), "status": {"lane": "device-plugin"}}, False, False),  # it was that a moment ago
+        ({"switch": Switch("", {"backstop": "device-plugin"})}, True, False),
+        ({"switch": Switch("", {"other": "device-plugin"})}, True, True),
+        ({"switch": Switch("device-plugin", {"backstop": "", "other": "dra"})}, True, True),
+        ({"switch": Switch("", {"backstop": "dra"}), "status": {"lane": ""}}, False, False),
         ({"status": {"namespaces": []}}, False, False),  # labelled a moment ago
-        ({"status": {"namespaces": ["backstop/device-plugin/enforce"]}}, False, False),
-        ({"lane": ("dra", "dra")}, True, True),
+        ({"status": {"namespaces": ["backstop/device-plugin/enforce/dra"]}}, False, False),
+        ({"status": {"namespaces": ["backstop/dra/enforce"]}}, False, False),  # an older controller's
         ({"status": {"exceptions": [{"rule": "privileged", "namespace": "backstop"}]}}, False, True),
         ({"status": {"exceptions": [{"rule": "privileged", "namespace": "other"}]}}, True, True),
         ({"status": {"exemptUsers": ["admin"]}}, False, False),
         ({"status": {"active": "b" * 64}}, False, False),
     ],
 )
-def test_what_the_gate_says_counts(change: dict[str, Any], privileged: bool, pinned: bool, gate: Api) -> None:
+def test_what_the_gate_says_counts(change: dict[str, Any], privileged: bool, raw: bool, gate: Api) -> None:
     told(gate, **change)
     wait_for(
-        lambda: (bool(refused(gate, PRIVILEGED)), bool(refused(gate, PINNED))) == (privileged, pinned),
+        lambda: (bool(refused(gate, PRIVILEGED)), bool(refused(gate, RAW))) == (privileged, raw),
         SECONDS,
         "the change of the Gate to count",
     )
 
 
 def test_a_lane_switch_overrides_labels(gate: Api) -> None:
-    assert not refused(gate, PINNED, "backstop-plugin")
-    told(gate, lane=("dra", "dra"))
-    wait_for(lambda: refused(gate, PINNED, "backstop-plugin"), SECONDS, "the switch to count")
+    assert not refused(gate, RAW, "backstop-plugin")
+    told(gate, Switch("dra"))
+    wait_for(lambda: refused(gate, RAW, "backstop-plugin"), SECONDS, "the switch to count")
 
 
 def test_without_the_gate_nothing_is_refused(gate: Api) -> None:
@@ -205,12 +210,13 @@ def test_without_the_gate_nothing_is_refused(gate: Api) -> None:
     wait_for(lambda: not refused(gate, PRIVILEGED), SECONDS, "the Gate to be gone")
 
 
-def test_as_many_namespaces_as_can_be_told_of_are_within_the_budget(gate: Api) -> None:
-    others = [f"{number:05}{'n' * 40}/dra/enforce" for number in range(4999)]
-    told(gate, status={"namespaces": [*others, "backstop/device-plugin/enforce"]})
+def test_as_much_as_can_be_told_is_within_the_budget(gate: Api) -> None:
+    others = [f"{number:05}{'n' * 40}/dra/enforce/dra" for number in range(4999)]
+    switch = Switch("", {f"{number:063}": "device-plugin" for number in range(500)})
+    told(gate, switch, status={"namespaces": [*others, "backstop/device-plugin/enforce/dra"]})
     wait_for(lambda: not refused(gate, PRIVILEGED), SECONDS, "the change of the Gate to count")
-    told(gate, status={"namespaces": [*others, "backstop/dra/enforce"]})
-    wait_for(lambda: refused(gate, PRIVILEGED) and refused(gate, PINNED), SECONDS, "the change of the Gate to count")
+    told(gate, switch, status={"namespaces": [*others, "backstop/dra/enforce/dra"]})
+    wait_for(lambda: refused(gate, PRIVILEGED) and refused(gate, RAW), SECONDS, "the change of the Gate to count")
 
 
 def test_many_containers_and_volumes_are_still_judged(admin: Api) -> None:

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-import http.client
-import json
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +18,7 @@ from admission import bypasses
 from controlplane.api import JSON_PATCH, Api, wait_for
 from controlplane.control_plane import ControlPlane
 from controlplane.gate import Gate
+from controlplane.replica import Replica
 from deploy.test_backstop import refused
 from dra_gate.admission.backstop import BACKSTOP, manifests
 from dra_gate.cluster.policy_map import policy_map
@@ -35,7 +33,7 @@ PODS: dict[str, dict[str, Any]] = {}
 for _rule, _pod in bypasses.CREATED:
     PODS.setdefault(_rule, _pod)
 ALL = frozenset(PODS)
-OF_A_LANE = {"node-pinning", "raw-device-request"}
+OF_A_LANE = {"raw-device-request"}
 OPENS = 5.0  # seconds until a change counts: what it lets pass is not refused any more …
 CLOSES = SETTLE_SECONDS + 10.0  # … and what it forbids is
 TODAY = dt.datetime.now(dt.UTC).date()
@@ -77,26 +75,9 @@ class Live:
         """What the replica answers, as if the API server had asked it."""
         pod = copy.deepcopy(pod)
         pod["metadata"] = {"name": "p", **pod["metadata"], "namespace": namespace}
-        request = {
-            "uid": "1",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "operation": "CREATE",
-            "namespace": namespace,
-            "name": pod["metadata"]["name"],
-            "userInfo": {"username": "admin", "groups": ["system:masters", "system:authenticated"]},
-            "object": pod,
-        }
-        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-        host = self.gate.replica_url("gate-0").removeprefix("https://")
-        context = ssl.create_default_context(cafile=str(self.gate.ca_file))
-        connection = http.client.HTTPSConnection(host, context=context, timeout=10)
-        try:
-            connection.request("POST", "/validate", json.dumps(review), {"Content-Type": "application/json"})
-            answer = json.loads(connection.getresponse().read())
-        finally:
-            connection.close()
-        allowed: bool = answer["response"]["allowed"]
+        with Replica(self.gate) as replica:
+            groups = ("system:masters", "system:authenticated")
+            allowed: bool = replica.ask("validate", pod, username="admin", groups=groups)["allowed"]
         return allowed
 
     def follow(self, change: Callable[[], Any], ends: frozenset[str] | set[str], namespace: str = SPACE) -> float:
@@ -131,8 +112,10 @@ class Live:
     def label(self, key: str, value: str | None, namespace: str = SPACE) -> None:
         self.api.patch("namespaces", namespace, {"metadata": {"labels": {key: value}}})
 
-    def switch(self, override: str, previous: str) -> None:
-        self.api.patch("gates", "default", {"spec": {"lane": {"override": override, "previous": previous}}})
+    def switch(self, override: str, previous: str, maple: str | None = None) -> None:
+        tenants = [] if maple is None else [{"name": "maple", "lane": maple}]
+        lane = {"override": override, "previous": previous, "tenants": tenants}
+        self.api.patch("gates", "default", {"spec": {"lane": lane}})
 
     def activate(self, policies: Path) -> str:
         """Publishes and activates the set; its digest."""
@@ -171,6 +154,12 @@ def test_without_the_webhooks_the_simple_ways_around_are_refused_and_nothing_els
 def test_the_lane_switch(live: Live) -> None:
     live.follow(lambda: live.switch("device-plugin", ""), ALL - OF_A_LANE)
     live.follow(lambda: live.switch("", "device-plugin"), ALL)
+
+
+def test_the_lane_switch_of_a_tenant(live: Live) -> None:
+    live.follow(lambda: live.switch("", "", maple="device-plugin"), ALL - OF_A_LANE)
+    live.follow(lambda: live.switch("device-plugin", "", maple="dra"), ALL)
+    live.follow(lambda: live.switch("", "device-plugin", maple=None), ALL)
 
 
 @pytest.mark.parametrize("mode", ["warn", "shadow"])

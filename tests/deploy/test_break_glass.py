@@ -226,6 +226,19 @@ def test_a_policy_that_is_wrong_warn_instead(site: Site) -> None:
             site.shell.run(command)
 
 
+@pytest.mark.parametrize("title", ["DRA fails: everybody back to device plugins", "DRA fails: kubectl only"])
+def test_everybody_goes_back_to_device_plugins(title: str, site: Site) -> None:
+    def has_claims() -> bool:
+        return bool(site.api.create(POD, NAMESPACE, dry_run=True)["spec"].get("resourceClaims"))
+
+    back, forward = site.commands(title)
+    assert has_claims()
+    site.shell.run(back)
+    wait_for(lambda: not has_claims(), 5, "the switch to count")
+    site.shell.run(forward)
+    wait_for(has_claims, 5, "labels to count again")
+
+
 def admitted(site: Site) -> Answer | None:
     try:
         return site.api.create_answer(POD, NAMESPACE)

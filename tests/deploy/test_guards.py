@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from controlplane.control_plane import GATE_CONTROLLER, TENANT, ControlPlane
 from deploy.kubectl import DEPLOY
 from dra_gate.admission.backstop import BACKSTOP
 from dra_gate.admission.configurations import GATE_WRITERS, configurations
-from dra_gate.admission.guards import GUARDS, TENANT_LABEL, findings
+from dra_gate.admission.guards import GUARDS, MOVED, TENANT_LABEL, findings
 from dra_gate.admission.request import Request
 from dra_gate.cli import guards
 
@@ -45,6 +46,12 @@ def namespace(name: str, **labels: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
+def marked(name: str, move: str, **more: str) -> dict[str, Any]:
+    found = namespace(name)
+    found["metadata"]["annotations"] = {MOVED: move, **more}
+    return found
+
+
 def config_map(name: str, labels: dict[str, str], where: str = "dra-gate") -> dict[str, Any]:
     meta = {"name": name, "namespace": where, "labels": labels}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"a": "b"}}
@@ -60,6 +67,11 @@ def template(name: str, where: str = "guarded") -> dict[str, Any]:
     }
 
 
+def claim(name: str) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "guarded"}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta, "spec": CLAIM}
+
+
 HOOKS = configurations(url="https://127.0.0.1:1", ca_bundle=b"", writers=GATE_WRITERS)
 GATE = {
     "apiVersion": "dra-gate.io/v1alpha1",
@@ -67,19 +79,29 @@ GATE = {
     "metadata": {"name": "default"},
     "spec": {"active": "0" * 64},
 }
+LEDGER = {
+    "apiVersion": "dra-gate.io/v1alpha1",
+    "kind": "TenantLedger",
+    "metadata": {"name": "fern"},
+    "spec": {"generation": 1},
+}
 # Objects that are there, what somebody does to them, and whether that touches what is guarded.
 THERE: list[dict[str, Any]] = [
     namespace("guarded", **{LANE: "dra", MODE: "enforce"}),
+    marked("moved", "{}"),
     namespace("open", team="x"),
     namespace("dra-gate"),
     config_map("set", SET),
     config_map("other", {}),
     config_map("set", SET, "open"),
+    config_map("dra-gate-cohorts-0", {}),
+    config_map("dra-gate-canary", {}),
     template("dra-gate-train-v1-x1-0"),
     template("nics"),
     {**copy.deepcopy(HOOKS[1]), "webhooks": []},
     {**copy.deepcopy(HOOKS[1]), "metadata": {"name": "another"}, "webhooks": []},
     GATE,
+    LEDGER,
 ]
 ROWS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("the lane label goes", "change", namespace("guarded", **{MODE: "enforce"}), True),
@@ -89,6 +111,10 @@ ROWS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("admin access", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", ADMIN_ACCESS: "true"}), True),
     ("a tenant label", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", TENANT_LABEL: "x"}), True),
     ("a label of one's own", "change", namespace("guarded", **{LANE: "dra", MODE: "enforce", "team": "y"}), False),
+    ("a move of its lane is made up", "change", marked("open", '{"from": ""}'), True),
+    ("a move of its lane is edited", "change", marked("moved", '{"from": ""}'), True),
+    ("a move of its lane is taken away", "change", namespace("moved"), True),
+    ("an annotation of one's own", "change", marked("moved", "{}", team="y"), False),
     ("an open namespace is gated", "change", namespace("open", **{LANE: ""}), True),
     ("admin access where nothing is gated", "change", namespace("open", **{ADMIN_ACCESS: "true"}), False),
     ("a namespace made with a lane", "create", namespace("made", **{LANE: "dra"}), True),
@@ -98,6 +124,13 @@ ROWS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("a ConfigMap becomes a set", "change", config_map("other", SET), True),
     ("a set is published", "create", config_map("new", SET), True),
     ("a set is deleted", "delete", config_map("set", SET), True),
+    ("counts are edited", "change", config_map("dra-gate-cohorts-0", {"x": "y"}), True),
+    ("counts are made", "create", config_map("dra-gate-cohorts-3", {}), True),
+    ("counts are deleted", "delete", config_map("dra-gate-cohorts-0", {}), True),
+    ("the plan of waves is edited", "change", config_map("dra-gate-canary", {"x": "y"}), True),
+    ("the plan of waves is deleted", "delete", config_map("dra-gate-canary", {}), True),
+    ("a plan elsewhere", "create", config_map("dra-gate-canary", {}, "open"), False),
+    ("counts elsewhere", "create", config_map("dra-gate-cohorts-0", {}, "open"), False),
     ("a ConfigMap beside", "change", config_map("other", {"x": "y"}), False),
     ("the same label elsewhere", "change", config_map("set", {**SET, "x": "y"}, "open"), False),
     ("a template of ours is deleted", "delete", template("dra-gate-train-v1-x1-0"), True),
@@ -110,7 +143,18 @@ ROWS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("our configuration is made", "create", {**HOOKS[0], "webhooks": []}, True),
     ("another's configuration is deleted", "delete", {**HOOKS[1], "metadata": {"name": "another"}}, False),
     ("the Gate is edited", "change", {**GATE, "spec": {"active": "1" * 64}}, True),
+    (
+        "a tenant is sent to the other lane",
+        "change",
+        {**GATE, "spec": {**GATE["spec"], "lane": {"tenants": [{"name": "fern", "lane": "device-plugin"}]}}},
+        True,
+    ),
     ("the Gate is deleted", "delete", GATE, True),
+    ("a ledger is edited", "change", {**LEDGER, "spec": {"generation": 9}}, True),
+    ("a ledger is made", "create", {**LEDGER, "metadata": {"name": "nobodys-yet"}}, True),
+    ("a ledger is deleted", "delete", LEDGER, True),
+    ("a late claim is squatted", "create", claim("dra-gate-late-" + "0a" * 16), True),
+    ("a claim of one's own is made", "create", claim("mine"), False),
 ]  # fmt: skip
 RESOURCES = {
     "Namespace": ("", "namespaces"),
@@ -119,6 +163,8 @@ RESOURCES = {
     "MutatingWebhookConfiguration": ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     "ValidatingWebhookConfiguration": ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
     "Gate": ("dra-gate.io", "gates"),
+    "TenantLedger": ("dra-gate.io", "tenantledgers"),
+    "ResourceClaim": ("resource.k8s.io", "resourceclaims"),
 }
 
 
@@ -145,6 +191,8 @@ def test_the_policies_condition_holds_for_the_same(doing: str, obj: dict[str, An
     said = {
         "was": was.get("labels", {}),
         "now": now.get("labels", {}),
+        "notesWas": was.get("annotations", {}),
+        "notesNow": now.get("annotations", {}),
         "name": now.get("name") or was.get("name") or now.get("generateName", ""),
     }
     held = [
@@ -175,7 +223,7 @@ def test_every_guard_has_rows_of_both_kinds() -> None:
     for guard in GUARDS:
         sides = {guarded for _, _, obj, guarded in ROWS if RESOURCES[obj["kind"]][1] in guard.resources}
         assert True in sides, guard.id
-        assert False in sides or guard.id == "guard-gate", guard.id
+        assert False in sides or guard.id in ("guard-gate", "guard-ledgers"), guard.id
 
 
 def test_the_committed_guards_are_what_the_command_prints() -> None:
@@ -194,16 +242,23 @@ def test_the_committed_guards_are_what_the_command_prints() -> None:
 # -- on the API server ------------------------------------------------------------------------------------------------
 
 
+def serve_our_kinds(api: Api) -> None:
+    for file in ("gate.yaml", "tenantledgers.yaml"):
+        api.apply_yaml((DEPLOY / "base" / "crds" / file).read_text())
+    wait_for(lambda: api.serves("gates") and api.serves("tenantledgers"), 10, "the API server to serve our kinds")
+
+
 @pytest.fixture(scope="module")
 def guarded(control_plane: ControlPlane) -> Iterator[Api]:
     """The guards are in force, and everybody's objects are there; gives the admin's client."""
     api = control_plane.api()
-    api.apply_yaml((DEPLOY / "base" / "crds" / "gate.yaml").read_text())
-    wait_for(lambda: api.serves("gates"), 10, "the API server to serve Gates")
+    serve_our_kinds(api)
     for obj in (ROLE, BINDING, *THERE):
         api.apply(obj)
     api.apply_yaml((DEPLOY / "base" / "guards.yaml").read_text())
-    wait_for(lambda: refused(control_plane.api(TENANT), "change", ROWS[0][2]), 20, "the guards to be in force")
+    for name, doing, obj, wanted in ROWS:  # each guard comes into force at a moment of its own
+        if wanted:
+            wait_for(partial(refused, control_plane.api(TENANT), doing, obj), 20, f"a guard to be in force: {name}")
     yield api
     for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
         for guard in GUARDS:
@@ -215,7 +270,11 @@ def guarded(control_plane: ControlPlane) -> Iterator[Api]:
         for one in ("zz-dra-gate", "another"):
             api.delete(kind, one, missing_ok=True)
     api.delete("gates", "default", missing_ok=True)
-    for name in ("guarded", "open"):
+    api.delete("tenantledgers", "fern", missing_ok=True)
+    for one in THERE:
+        if one["kind"] == "ConfigMap":
+            api.delete("configmaps", one["metadata"]["name"], one["metadata"]["namespace"], missing_ok=True)
+    for name in ("guarded", "moved", "open"):
         api.delete("namespaces", name, missing_ok=True)
 
 
@@ -290,8 +349,14 @@ def test_labels_do_not_change_by_a_subresource(subresource: str, guarded: Api, c
 
 
 @pytest.mark.controlplane
-def test_the_history_of_the_gate_is_the_controllers(guarded: Api, control_plane: ControlPlane) -> None:
-    there = guarded.get("gates", "default")
-    there["status"] = {"history": []}
-    with pytest.raises(ApiError, match="zz-dra-gate-guard-gate"):
-        control_plane.api(TENANT).request("PUT", f"{guarded.path('gates', None, 'default')}/status", there)
+@pytest.mark.parametrize(
+    ("resource", "name", "status", "guard"),
+    [("gates", "default", {"history": []}, "gate"), ("tenantledgers", "fern", {"devices": 0}, "ledgers")],
+)
+def test_a_status_is_the_controllers(
+    resource: str, name: str, status: dict[str, Any], guard: str, guarded: Api, control_plane: ControlPlane
+) -> None:
+    there = guarded.get(resource, name)
+    there["status"] = status
+    with pytest.raises(ApiError, match=f"zz-dra-gate-guard-{guard}"):
+        control_plane.api(TENANT).request("PUT", f"{guarded.path(resource, None, name)}/status", there)

@@ -16,6 +16,7 @@ from controlplane.fleet import Fleet
 from deploy.doc import NOT_RUN, Shell, sections
 from deploy.kubectl import DEPLOY
 from deploy.played_pods import PlayedPods
+from e2e import scene
 
 pytestmark = pytest.mark.controlplane
 ROOT = DEPLOY.parent
@@ -34,6 +35,8 @@ def shell(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield Shell(folder, plane)
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
         plane.api().delete(kind, "zz-dra-gate", missing_ok=True)
+    holding = {claim["metadata"]["namespace"] for claim in plane.api().list("resourceclaims")}
+    scene.clear(plane.api(), *holding)  # the next fleet has devices of the same names
     fleet.remove(plane.api())
 
 

@@ -197,6 +197,23 @@ def test_the_right_to_evict_and_the_switch_come_together(kubectl: Kubectl, tmp_p
 
 
 @pytest.mark.controlplane
+def test_the_right_to_change_namespaces_comes_with_its_component_alone(kubectl: Kubectl, tmp_path: Path) -> None:
+    for components in ([], ["components/canary-rollback"]):
+        paths = {name: os.path.relpath(DEPLOY / name, tmp_path) for name in ("base", *components)}
+        wanted = {"resources": [paths["base"]], "components": [paths[one] for one in components]}
+        (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+        built = list(yaml.safe_load_all(kubectl("kustomize", tmp_path)))
+        verbs = {
+            verb
+            for one in built
+            for rule in one.get("rules") or ()
+            if "namespaces" in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        assert verbs == {"list", "watch", *(["patch"] if components else [])}
+
+
+@pytest.mark.controlplane
 def test_names_that_the_code_knows_are_those_of_the_manifests(kubectl: Kubectl) -> None:
     accounts = everything(kubectl, "base", "ServiceAccount")
     assert {f"system:serviceaccount:dra-gate:{name}" for name in accounts} == set(GATE_WRITERS)

@@ -19,13 +19,16 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.held_pods import ledger
 from controller.test_certificates_controlplane import tls_secret
-from controlplane.api import Api, wait_for
+from controlplane.api import MERGE, Api, wait_for
 from controlplane.control_plane import GATE_CONTROLLER, GATE_WEBHOOK, ControlPlane, User
 from controlplane.fleet import Fleet, taint_device
 from controlplane.gate import Gate
 from deploy.kubectl import DEPLOY
+from dra_gate.admission.guards import CANARY_PLAN, MOVED
 from dra_gate.controller.decision_plan import BOUND_SECONDS
+from dra_gate.migration.waves import Move, OnStop, Plan
 from dra_gate.policy.compile import templates_of
 from dra_gate.policy.load import load
 from dra_gate.policy.model import PolicyRef
@@ -35,10 +38,22 @@ from e2e.test_health import bound_pod_of, replica_set
 pytestmark = pytest.mark.controlplane
 POLICIES = DEPLOY.parent / "tests" / "controlplane_test" / "policies"
 GATED = "kit-gate"  # the namespace that those policies name
-ROLES = ("base/rbac.yaml", "components/own-certificates/rbac.yaml", "components/recreate/rbac.yaml")
+HELD = "kit-held"  # a tenant more, and its namespace
+HELD_TENANT = f"""\
+apiVersion: policy.dra-gate.io/v1alpha1
+kind: Tenant
+metadata: {{name: {HELD}}}
+spec: {{namespaces: [{HELD}], policy: kit@1, weight: 1}}
+---
+"""
+ROLES = ("base/rbac.yaml", "components/own-certificates/rbac.yaml", "components/recreate/rbac.yaml",
+         "components/canary-rollback/rbac.yaml")  # fmt: skip
 ACCOUNTS = {"dra-gate-webhook": GATE_WEBHOOK, "dra-gate-controller": GATE_CONTROLLER}
 # Everybody who is authenticated may: system:basic-user, system:discovery.
 EVERYBODY = {("authentication.k8s.io", "selfsubjectreviews", "create")}
+
+# Of its counts. Policy sets are immutable, and none counts before the Gate names it.
+OWN_MAPS = {("dra-gate", "create"), ("dra-gate", "update")}
 
 # Asked for by the guards (deploy/base/guards.yaml), not by a request of its own: no audit line shows it.
 GUARDIAN = ("dra-gate-controller", "dra-gate.io", "gates", "guard", "", "")
@@ -49,25 +64,34 @@ WHY = {
         "namespaces list watch": "lane and mode of a namespace are labels on it",
         "nodes list watch": "which nodes have devices: a Pod may not choose them",
         "node.k8s.io/runtimeclasses list watch": "a runtime class is judged by its handler",
-        "pods list watch": "what a tenant holds is counted from its Pods",
         "resource.k8s.io/deviceclasses list watch": "which resource names are devices",
-        "resource.k8s.io/resourceclaims list watch": "what a claim reaches, what a tenant holds",
+        "resource.k8s.io/resourceclaims list watch": "what a claim reaches that a Pod names",
         "resource.k8s.io/resourceclaimtemplates list watch": "whether a template is the tenant's",
         "resource.k8s.io/resourceslices list watch": "whether a selector reaches gated devices",
         "dra-gate.io/gates get list watch": "which policy set is active; get: a stamp is newer than the cache",
+        "dra-gate.io/tenantledgers list watch": "what a tenant holds, how many of its Pods wait",
         "configmaps list watch": "the published policy sets",
         "events.k8s.io/events create": "a policy set that can't be used is told",
     },
     "controller": {
-        "namespaces list watch": "a tenant namespace gets templates as soon as it is there",
+        "namespaces list watch patch": "a tenant namespace gets templates as soon as it is there; patch: back to lane "
+        "device-plugin on a hard stop",
         "nodes list watch": "which devices are healthy, where a Pod would have fitted",
-        "pods list watch patch": "the templates that Pods name; patch: the annotation with the model that one got",
+        "pods get list watch patch": "the templates that Pods name; get: is a Pod that is not seen really gone; patch: "
+        "the annotation with the model that one got, the gate that is taken off",
+        "batch/jobs get": "how many Pods of an Indexed Job go together",
         "pods/status patch": "the condition that says what a Pod got or why it waits",
-        "events list": "why no claim comes for a Pod, or no container",
+        "events list watch": "why no claim comes for a Pod, or no container; watch: devices that could not be "
+        "prepared, Pods that were refused",
+        "apps/replicasets get": "what a Pod asked for that was refused",
+        "apps/statefulsets get": "as the one before",
         "pods/eviction create": "a device fell ill before its Pod ran, and policy says to recreate it",
         "resource.k8s.io/deviceclasses list watch": "which devices are of which model",
         "resource.k8s.io/devicetaintrules list watch": "which devices are healthy",
-        "resource.k8s.io/resourceclaims list watch": "which devices a Pod was given",
+        "resource.k8s.io/resourceclaims get list watch create delete": "which devices a Pod was given; create: late "
+        "claims at the grant; get, delete: what stands under their names and is not theirs",
+        "dra-gate.io/tenantledgers get list create update": "grants; get: after a write that failed",
+        "dra-gate.io/tenantledgers/status update": "what replicas read of each tenant",
         "resource.k8s.io/resourceslices list watch": "how many devices a node has, and which",
         "resource.k8s.io/resourceclaimtemplates list watch create delete": "its work",
         "events.k8s.io/events create": "every decision; a name taken by somebody else, a set that can't be used, a "
@@ -75,7 +99,8 @@ WHY = {
         "dra-gate.io/gates get list watch patch guard": "follows the Gate; patch: spec.accepted; get: who edited it by "
         "hand; guard: the guards let it write the Gate, its templates and the caBundle",
         "dra-gate.io/gates/status patch": "history and conditions of the Gate",
-        "configmaps list watch": "the published policy sets",
+        "configmaps get list watch create update": "the published policy sets; create, update: what is counted of "
+        "Pods, and the plan of waves; get: that plan",
         "coordination.k8s.io/leases create get update": "one leads",
         "secrets create get update": "its own certificates",
         "admissionregistration.k8s.io/mutatingwebhookconfigurations get patch": "get: is it there and unchanged; "
@@ -144,7 +169,8 @@ def test_every_right_has_a_reason() -> None:
         for line in lines:
             what, *verbs = line.split()
             parts = what.split("/")
-            group, resource = (parts[0], "/".join(parts[1:])) if "." in parts[0] else ("", what)
+            grouped = "." in parts[0] or parts[0] in ("apps", "batch")
+            group, resource = (parts[0], "/".join(parts[1:])) if grouped else ("", what)
             reasons |= {(f"dra-gate-{account}", group, resource, verb) for verb in verbs}
     assert reasons == {(g.account, g.group, g.resource, g.verb) for g in grants()}
 
@@ -156,9 +182,17 @@ def test_nothing_is_granted_that_leads_further() -> None:
         assert grant.verb not in ("impersonate", "bind", "escalate", "deletecollection")
         assert not grant.resource.endswith(("/binding", "/token", "/exec", "/proxy"))
         if grant.resource == "pods":
-            assert grant.verb in ("list", "watch", "patch")
-        if grant.resource in ("nodes", "resourceclaims", "resourceslices", "deviceclasses", "configmaps"):
+            assert grant.verb in ("get", "list", "watch", "patch")
+        if grant.resource == "resourceclaims":
+            assert grant.verb in ("get", "list", "watch", "create", "delete")
+        if grant.resource in ("nodes", "resourceslices", "deviceclasses"):
             assert grant.verb in ("list", "watch")
+        if grant.resource == "configmaps":
+            assert (
+                grant.verb in ("list", "watch")
+                or (grant.namespace, grant.verb) in OWN_MAPS
+                or (grant.verb, grant.name) == ("get", "dra-gate-canary")
+            )
         if grant.group == "admissionregistration.k8s.io":
             assert grant.name == "zz-dra-gate" or (grant.name.startswith("zz-dra-gate-") and grant.verb == "get")
 
@@ -195,6 +229,10 @@ class gate_at_work:  # noqa: N801 - reads as a statement
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         self.api = plane.api()
+        self.policies = plane.run_dir / "policies"
+        self.policies.mkdir()
+        text = (POLICIES / "policies.yaml").read_text()
+        (self.policies / "policies.yaml").write_text(HELD_TENANT + text)
 
     def __enter__(self) -> None:
         api = self.api
@@ -203,15 +241,19 @@ class gate_at_work:  # noqa: N801 - reads as a statement
         for role in ROLES[1:]:
             api.apply_yaml((DEPLOY / role).read_text())
         api.delete("leases", "dra-gate-controller", "dra-gate", missing_ok=True)  # so that it has to be made
+        for name in self.counts():  # likewise
+            api.delete("configmaps", name, "dra-gate")
         taken = self.take_a_name()
         flags = ("--own-certificates", "--url-host", "127.0.0.1", "--certificate-life", "60s")  # looks every 3 s
         flags += ("--backstop", "--recreate")
-        with Gate(self.plane, POLICIES, published=True, controllers=0, controller_flags=flags) as gate:
+        with Gate(self.plane, self.policies, published=True, controllers=0, controller_flags=flags) as gate:
             self.gate = gate
             api.apply(tls_secret({key: (gate.folder / key).read_bytes() for key in ("tls.crt", "tls.key", "ca.crt")}))
             gate.start_controller()
             self.until("templates", lambda: len(api.list("resourceclaimtemplates", GATED)) == 8)
             self.give_a_device()
+            self.grant_pods()
+            self.refuse_pods()
             self.until("the Event about the name", lambda: self.told("TemplateNameTaken", GATED))
             self.until("own certificates", lambda: api.find("secrets", "dra-gate-ca", "dra-gate"))
             self.until(
@@ -222,16 +264,22 @@ class gate_at_work:  # noqa: N801 - reads as a statement
             self.gate_changes()
             self.lose_the_ca_in_the_secret()
             self.publish_nonsense()
+            self.stop_the_canary()
+            self.until("the counts to be kept", self.counts)
             self.show_a_stamp_from_the_future()
 
     def __exit__(self, *_: object) -> None:
-        for name in (GATED,):
+        for name in (GATED, HELD):
             self.api.delete("namespaces", name)
         for name in ("dra-gate-ca", "dra-gate-tls"):
             self.api.delete("secrets", name, "dra-gate", missing_ok=True)
 
     def until(self, what: str, probe: Any) -> None:
         wait_for(probe, 30, f"{what}; log: {self.gate.log()}", every=0.1)
+
+    def counts(self) -> list[str]:
+        names = [one["metadata"]["name"] for one in self.api.list("configmaps", "dra-gate")]
+        return [name for name in names if name.startswith("dra-gate-cohorts-")]
 
     def told(self, reason: str, namespace: str, by: str = "") -> bool:
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
@@ -242,7 +290,9 @@ class gate_at_work:  # noqa: N801 - reads as a statement
 
     def take_a_name(self) -> str:
         """Somebody else's template stands where ours has to be."""
-        template = copy.deepcopy(templates_of(load(POLICIES)).for_count("kit", PolicyRef("kit", 1), 1).manifest(GATED))
+        template = copy.deepcopy(
+            templates_of(load(self.policies)).for_count("kit", PolicyRef("kit", 1), 1).manifest(GATED)
+        )
         template["metadata"].pop("labels", None)
         template["spec"]["spec"]["devices"]["requests"][0]["firstAvailable"].pop()
         self.api.create(template)
@@ -262,6 +312,52 @@ class gate_at_work:  # noqa: N801 - reads as a statement
         time.sleep(BOUND_SECONDS + 2)  # nobody starts it: its Events are asked for
         self.api.delete("pods", "given", GATED, grace=0)
         fleet.remove(self.api)
+
+    def grant_pods(self) -> None:
+        """The gate holds Pods of a tenant with a weight, whose ledger somebody else writes in between. One Pod is of an
+        Indexed Job; another can't be scheduled until there are further devices, so that its claim is made anew."""
+        fleet = Fleet.of("rbac-h", {"nodes": [{"name": "rbac-h", "devices": {"h100": 2}}]})
+        fleet.install(self.api)
+        metadata = {"name": HELD, "labels": {"dra-gate.io/lane": "dra"}}
+        self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        self.until("the ledger", lambda: ledger(self.api, HELD).get("status"))
+        path = f"/apis/dra-gate.io/v1alpha1/tenantledgers/{HELD}"
+        self.api.request("PATCH", path, {"metadata": {"labels": {"x": "y"}}}, content_type=MERGE)
+        template = {"spec": {**DEVICE_POD["spec"], "restartPolicy": "Never"}}
+        template["spec"]["containers"] = [
+            {"name": "c", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        ]
+        spec = {"completionMode": "Indexed", "completions": 1, "parallelism": 1, "template": template}
+        self.api.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "one"}, "spec": spec}, HELD)
+        self.until("the Job's Pod", lambda: [p for p in self.api.list("pods", HELD) if "nodeName" in p["spec"]])
+        gates = [{"name": "example.com/hold"}]
+        pod = {**DEVICE_POD, "metadata": {"name": "gone"}, "spec": {**template["spec"], "schedulingGates": gates}}
+        self.api.create(pod, HELD)
+        self.until("its grant", lambda: ledger(self.api, HELD)["spec"].get("grants"))
+        more = Fleet.of("rbac-a", {"nodes": [{"name": "rbac-a", "devices": {"a100": 2}}]})
+        more.install(self.api)
+        self.until("its other candidate", lambda: len(ledger(self.api, HELD)["spec"]["grants"][0]["candidates"]) == 2)
+        self.until("its new claim", lambda: len(self.api.list("resourceclaims", HELD)) == 2)
+        self.api.delete("pods", "gone", HELD, grace=0)
+        self.until("its end", lambda: not ledger(self.api, HELD)["spec"].get("grants"))
+        scene.clear(self.api, HELD)
+        more.remove(self.api)
+        fleet.remove(self.api)
+
+    def refuse_pods(self) -> None:
+        """Workloads whose Pods the gate refuses: they are asked what these want."""
+        env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+        work = replica_set("refused", gpus=1)
+        work["spec"]["template"]["spec"]["containers"][0]["env"] = env
+        self.api.create(work, GATED)
+        self.api.create({**work, "kind": "StatefulSet", "spec": {**work["spec"], "serviceName": "x"}}, GATED)
+
+        def asked() -> bool:
+            user = ACCOUNTS["dra-gate-controller"].name
+            refs = [e.get("objectRef", {}) for e in self.plane.audit_events() if e["user"]["username"] == user]
+            return {"replicasets", "statefulsets"} <= {one.get("resource") for one in refs if one.get("name")}
+
+        self.until("the owners to be asked", asked)
 
     def damage_a_template(self, taken: str) -> None:
         """One of ours gets another stamp: it is deleted and made again."""
@@ -301,7 +397,7 @@ class gate_at_work:  # noqa: N801 - reads as a statement
             lambda: all("since" in entry for entry in self.api.get("gates", "default")["spec"].get("accepted", [])),
         )
         # Activated by hand: who did it stands in managedFields, which the watch leaves out.
-        text = (POLICIES / "policies.yaml").read_text()
+        text = (self.policies / "policies.yaml").read_text()
         other = self.plane.run_dir / "other"
         other.mkdir()
         (other / "policies.yaml").write_text(text + "  quota: {devices: 100}\n")
@@ -324,6 +420,33 @@ class gate_at_work:  # noqa: N801 - reads as a statement
             "the CA's Secret to be written",
             lambda: self.api.get("secrets", "dra-gate-ca", "dra-gate")["data"]["ca.crt"] == bundle,
         )
+
+    def stop_the_canary(self) -> None:
+        """Pods fail in a namespace that a command has moved, and the plan says rollback."""
+        fleet = Fleet.of("rbac-s", {"nodes": [{"name": "rbac-s", "devices": {"h100": 8}}]})
+        fleet.install(self.api)
+        now = int(time.time())
+        moved = Move("", "dra", now, "ada", "x").dumps()
+        self.api.patch("namespaces", GATED, {"metadata": {"annotations": {MOVED: moved}}})
+        plan = {"plan.json": Plan("s", on_stop=OnStop("rollback", since=now)).dumps()}
+        metadata = {"name": CANARY_PLAN, "namespace": "dra-gate"}
+        self.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": plan})
+        time.sleep(1.1)  # times of Pods are whole seconds
+        for number in range(4):
+            self.api.create({**DEVICE_POD, "metadata": {"name": f"s{number}"}}, GATED)
+        for number in range(4):
+            scene.bound(self.api, GATED, f"s{number}")
+            failed = {"status": {"phase": "Failed", "reason": "Evicted"}}
+            self.api.patch("pods", f"s{number}", failed, GATED, subresource="status")
+
+        def back() -> bool:
+            return self.api.get("namespaces", GATED)["metadata"]["labels"]["dra-gate.io/lane"] == "device-plugin"
+
+        self.until("the way back", back)
+        self.api.delete("configmaps", CANARY_PLAN, "dra-gate")
+        self.api.patch("namespaces", GATED, {"metadata": {"labels": {"dra-gate.io/lane": "dra"}}})
+        scene.clear(self.api, GATED)
+        fleet.remove(self.api)
 
     def publish_nonsense(self) -> None:
         """A published set that can't be used: replica and controller both tell."""

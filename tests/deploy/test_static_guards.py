@@ -13,7 +13,7 @@ import yaml
 from controlplane.api import Api, ApiError, wait_for
 from controlplane.control_plane import TENANT, ControlPlane, ControlPlaneError
 from deploy.kubectl import DEPLOY
-from deploy.test_guards import BINDING, HOOKS, ROLE, ROWS, THERE, refused
+from deploy.test_guards import BINDING, HOOKS, ROLE, ROWS, THERE, refused, serve_our_kinds
 from dra_gate.admission import backstop, guards
 
 pytestmark = pytest.mark.controlplane
@@ -39,8 +39,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     running.start_all()
     try:
         api = running.api()
-        api.apply_yaml((DEPLOY / "base" / "crds" / "gate.yaml").read_text())
-        wait_for(lambda: api.serves("gates"), 10, "the API server to serve Gates")
+        serve_our_kinds(api)
         for obj in (ROLE, BINDING, *THERE):
             api.apply(obj)
         everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["create", "deletecollection"]}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.api import Api, Object, wait_for
+from controlplane.kubelet import end_all
 
 LANE = {"dra-gate.io/lane": "dra"}
 
@@ -57,11 +59,12 @@ def is_waiting(api: Api, namespace: str, name: str) -> Object:
 
 
 def given(api: Api, pod: Object) -> list[Given]:
-    """The devices of the Pod's generated claims, in the order of its claim entries."""
+    """The devices of the Pod's claims, in the order of its claim entries."""
     names = {s["name"]: s["resourceClaimName"] for s in pod["status"].get("resourceClaimStatuses", [])}
     found = []
     for entry in pod["spec"].get("resourceClaims", []):
-        claim = api.get("resourceclaims", names[entry["name"]], pod["metadata"]["namespace"])
+        name = entry.get("resourceClaimName") or names[entry["name"]]
+        claim = api.get("resourceclaims", name, pod["metadata"]["namespace"])
         results = claim["status"]["allocation"]["devices"]["results"]
         found += [Given(result["request"], result["pool"], result["device"]) for result in results]
     return found
@@ -72,14 +75,15 @@ def clear(api: Api, *namespaces: str) -> None:
     for name in namespaces:
         for resource in ("deployments", "statefulsets", "daemonsets", "jobs", "replicasets"):
             api.delete_all(resource, name)
-        api.delete_all("pods", name, grace=0)
+        end_all(api, name)
 
     def empty() -> bool:
         for name in namespaces:
-            api.delete_all("pods", name, grace=0)
+            end_all(api, name)
         return not any(api.list(resource, name) for name in namespaces for resource in ("pods", "resourceclaims"))
 
     wait_for(empty, 30, f"{', '.join(namespaces)} to be empty", every=0.2)
+    time.sleep(0.3)  # the scheduler hears a moment later that devices are free
 
 
 def products(api: Api) -> dict[tuple[str, str], str]:

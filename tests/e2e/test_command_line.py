@@ -55,6 +55,7 @@ def test_help_is_quick_and_every_verb_has_examples() -> None:
         "review",
         "explain",
         "what-if",
+        "queue",
         "snapshot",
         "replay",
         "demo",

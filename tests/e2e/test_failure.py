@@ -87,7 +87,7 @@ def test_the_api_server_away(
     finally:
         control_plane.start(API_SERVER)
     wait_for(lambda: created(api, "after"), 30, "a Pod to be created again")
-    assert scene.given(api, scene.bound(api, NAMESPACE, "after", 30))[0].alternative == "gpu/h100"
+    assert scene.given(api, scene.bound(api, NAMESPACE, "after", 60))[0].alternative == "gpu/h100"
 
 
 def created(api: Api, name: str) -> bool:

@@ -33,7 +33,8 @@ def test_h100_first_then_a100_in_device_order_and_a_ninth_waits(
     assert [given.device for given in got] == [f"gpu-{index}" for index in range(4)] * 2
     api.create(scene.pod("p8"), namespace)
     waiting = scene.is_waiting(api, namespace, "p8")
-    assert "cannot allocate all claims" in waiting["status"]["conditions"][0]["message"]
+    (told,) = (one["message"] for one in waiting["status"]["conditions"] if one["type"] == "PodScheduled")
+    assert "cannot allocate all claims" in told
     api.delete("pods", "p2", namespace, grace=0)
     assert [given.alternative for given in scene.given(api, scene.bound(api, namespace, "p8"))] == ["gpu/h100"]
 

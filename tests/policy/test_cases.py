@@ -46,7 +46,7 @@ def test_the_examples_promises_hold() -> None:
         "candidates": [],
         "constraints": [],
         # mutate has put right what these are about before anything is judged; pools the example has none.
-        "rules": ["visible-devices-void", "node-pool", "stamp"],
+        "rules": ["late-claim", "visible-devices-void", "node-pool", "model-affinity", "stamp", "held"],
     }
     assert told["total"]["rules"] == len(list(ALL))
 
@@ -99,7 +99,7 @@ def test_what_fails_is_shown_with_expected_and_found(folder: Path) -> None:
         ),
         (
             "cases:\n- {name: x, asks: {nvidia.com/gpu: 1}, expect: {verdict: denied}}",
-            "a.yaml:4:58 denied; write mutate, admit, deny or ignore",
+            "a.yaml:4:58 verdict is denied; write mutate, admit, deny or ignore",
         ),
         (
             "cases:\n- {name: x, expect: {verdict: deny}}",
@@ -131,11 +131,23 @@ def test_errors_name_file_line_and_column(folder: Path, body: str, error: str) -
     assert f"{folder}/tests/{error}" in result.stderr
 
 
+def test_names_that_are_nobodys_are_told_where_a_case_fails(folder: Path) -> None:
+    (folder / "tests" / "a.yaml").write_text(
+        f"""{HEAD}cases:
+- {{name: first, namespace: serving-prd, asks: {{nvidia.com/gpu: 1}}, expect: {{verdict: mutate}}}}
+- {{name: second, namespace: serving-prod, asks: {{nvidia.com/gpu: 9}}, expect: {{verdict: deny, reasons: [QUOTAS]}}}}
+"""
+    )
+    result = run(folder)
+    assert "found    ignore (no tenant has namespace serving-prd)" in result.stdout
+    assert "expected QUOTAS (there is no such code)" in result.stdout
+
+
 def test_a_policy_is_no_case_and_a_case_no_policy(folder: Path) -> None:
     shutil.copy(folder / "tenants.yaml", folder / "tests" / "tenants.yaml")
     assert "kind Tenant; write kind: PolicyTest" in run(folder).stderr
     (folder / "case.yaml").write_text(f"{HEAD}cases: []\n")
-    assert "case.yaml:2:7 kind PolicyTest; write kind: DeviceCatalog" in run(folder).stderr
+    assert "case.yaml:2:7 kind PolicyTest is no policy; put it into a folder tests/" in run(folder).stderr
 
 
 def test_review_and_workload_and_warn(folder: Path) -> None:

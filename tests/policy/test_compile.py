@@ -14,6 +14,7 @@ from dra_gate import cel
 from dra_gate.policy.compile import (
     compile_template,
     content_digest,
+    late_claim,
     model_selector,
     quoted,
     selectors,
@@ -56,6 +57,42 @@ def test_example_is_what_the_golden_file_says() -> None:
         index.for_count("research", PolicyRef("training", 8), 2).manifest("research-canary"),
     ]
     assert made == list(yaml.safe_load_all((HERE / "golden.yaml").read_text()))
+
+
+LATE = (("training", 7, 1, ("a100", "h100")), ("training", 8, 2, ("a100",)))  # policy, version, devices, candidates
+
+
+def test_late_claims_are_what_the_golden_file_says() -> None:
+    """Change it only when late claims are meant to change: open grants keep the digest of what was written."""
+    index = templates_of(load(EXAMPLE))
+    made = []
+    for name, version, count, candidates in LATE:
+        late = late_claim(index.for_count("research", PolicyRef(name, version), count), candidates)
+        made.append({"metadata": late.metadata, "spec": late.spec, "digest": late.digest})
+    assert made == list(yaml.safe_load_all((HERE / "golden-late.yaml").read_text()))
+
+
+def test_a_late_claim_says_what_its_template_says_but_for_candidates_left_out() -> None:
+    template = templates_of(load(EXAMPLE)).for_count("research", PolicyRef("training", 8), 2)
+    whole = template.spec["spec"]
+    assert late_claim(template, template.candidates).spec == whole
+    for left_out in template.candidates:
+        kept = tuple(name for name in template.candidates if name != left_out)
+        late = late_claim(template, kept[::-1])
+        assert late.candidates == kept  # in the policy's order, however they are given
+        assert late.metadata["annotations"]["dra-gate.io/candidates"] == ",".join(kept)
+        assert late.metadata["annotations"]["dra-gate.io/devices"] == "2"
+        assert late.spec["devices"]["constraints"] == whole["devices"]["constraints"]
+        alternatives = whole["devices"]["requests"][0]["firstAvailable"]
+        (request,) = late.spec["devices"]["requests"]
+        assert request["firstAvailable"] == [one for one in alternatives if one["name"] != left_out]
+
+
+@pytest.mark.parametrize("candidates", [[], ["l40s"], ["h100", "l40s"]])
+def test_a_late_claim_has_candidates_of_its_template(candidates: list[str]) -> None:
+    template = templates_of(load(EXAMPLE)).for_count("research", PolicyRef("training", 7), 1)
+    with pytest.raises(ValueError, match="is not among h100, a100, h200"):
+        late_claim(template, candidates)
 
 
 def test_every_default_is_written_out() -> None:

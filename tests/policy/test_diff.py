@@ -201,6 +201,20 @@ def changed(text: str, *edits: str) -> str:
         # An empty allowance is not the same as none.
         (["policy: train@1 => policy: train@1, quota: {devices: 0}"], ["tightens tenant fern quota.devices"]),
         (["policy: train@1 => policy: train@1, weight: 3"], ["changes tenant fern weight"]),
+        # Pods that wait may get other devices only where a fallback comes or goes.
+        (["candidates: [h100, a100] => candidates: [h100, a100]\n  fallback: never"],
+         ["tightens tenant fern fallback"]),
+        (["candidates: [h100, a100] => candidates: [h100, a100]\n  fallback: after 5m"],
+         ["changes tenant fern fallback"]),
+        (["candidates: [h100, a100] => candidates: [h100, a100]\n  fallback: now"], []),
+        (["policy: train@1 => policy: train@1, lease: 1h"], ["tightens tenant fern lease"]),
+        (["policy: train@1 => policy: train@1, reserve: {h100: 1}"], ["changes tenant fern reserve.h100"]),
+        (["policy: train@1 => policy: train@1, reserveAfter: 1800s, maxWaiting: 1000"], []),
+        (["policy: train@1 => policy: train@1, reserveAfter: 1h"], ["changes tenant fern reserveAfter"]),
+        (["policy: train@1 => policy: train@1, maxWaiting: 1001"], ["loosens tenant fern maxWaiting"]),
+        (["policy: train@1 => policy: train@1, kueue: exactly"], ["tightens tenant fern kueue"]),
+        (["spec: {visibleDevicesVoid => spec: {kueueNamespaces: [a], visibleDevicesVoid"],
+         ["loosens cluster settings kueueNamespaces"]),
     ],
 )  # fmt: skip
 def test_one_word(edit: list[str], expected: list[str]) -> None:

@@ -92,6 +92,7 @@ spec:
   serves: [nvidia.com/gpu]
   candidates: [big]
   onUnhealthy: recreate
+  onRollback: keep
   companions:
   - {name: disk, deviceClassName: disk.example, driver: disk.example}
   - name: nic
@@ -136,21 +137,22 @@ spec:
 """
 
 
-def test_what_is_ruled_out_kept_unlimited_or_not_enforced_is_said() -> None:
+def test_what_is_ruled_out_kept_or_unlimited_is_said() -> None:
     text = re.sub(r"\s+", " ", as_text(explain(load_documents({"p.yaml": SET.encode()}))))
     for sentence in (
         "fern (first choice, but going by the catalogue never given)",
         "(never given, going by the catalogue: the floor of 40Gi is above the 16Gi that small declares)",
         "There is no limit to how many devices it may hold at once.",
-        "Of model big at most 2 at once (written down; not enforced yet).",
-        "not enforced yet: it is refused",
-        "weight 3 (written down; not enforced yet)",
+        "Of model big at most 2 at once.",
+        "Never more than 2 of big at once.",
+        "What would go above waits until there is room. What could never fit is refused at once.",
         "Kept: programs that name policy train@2 still get what it says. It adds: Every program also gets 1 device of "
         "class disk.example (disk); otherwise it waits.",
         "It does not say: Never a device with less than 40Gi",
         "Models: small → — (never given any more).",
         "Nothing else is given. When its device falls ill before the program starts, it stays, and its owner and the",
         "When its device falls ill before the program starts, it is stopped and whatever made it makes another",
+        "When its namespace goes back to device plugins while it waits, it waits until the new way is open again.",
         "Never on a machine outside the pool that carries the mark pool=train.",
         "Every program also gets 2 devices of class fast.example (nic, at least 100G of bandwidth, meeting 1 condition "
         "of the policy's own, below); it and all devices of the program sit on the same PCIe root (the shortest way "
@@ -162,6 +164,58 @@ def test_what_is_ruled_out_kept_unlimited_or_not_enforced_is_said() -> None:
         "It is refused at once.",
     ):
         assert sentence in text, sentence
+
+
+def turns(policy: str = "candidates: [small, big]", tenant: str = "weight: 3") -> str:
+    """The page of SET with another policy train@1 and other words for the tenant, in one line."""
+    text = SET.replace("candidates: [small, big]", policy).replace("quota: {models: {big: 2}}\n  weight: 3", tenant)
+    return re.sub(r"\s+", " ", as_text(explain(load_documents({"p.yaml": text.encode()}))))
+
+
+def test_when_a_later_choice_is_taken() -> None:
+    head = "candidates: [small, big]\n  fallback: "
+    assert "A later choice is taken as soon as no earlier one is to be had." in turns()
+    assert "only when the program has waited 10 minutes for the first;" in turns(f"{head}after 10m")
+    assert "only when the program has waited 1 hour for the first;" in turns(f"{head}after 60m")
+    assert "A later choice is not taken, however long the program waits for the first;" in turns(f"{head}never")
+    # Another version of the policy is told apart by it.
+    kept = "Kept: programs that name policy train@2 still get what it says."
+    assert "There is no second choice." in turns().partition(kept)[2]
+
+
+def test_whose_turn_it_is() -> None:
+    said = turns(
+        tenant="weight: 3\n  lease: 90m\n  reserve: {big: 1, small: 2}\n  reserveAfter: 2h\n  maxWaiting: 40\n  "
+        "kueue: exactly"
+    )
+    for sentence in (
+        "its share of them is its weight, 3, against those of all who may have that model.",
+        "Nobody gets one above their share while somebody below theirs waits.",
+        "A program that got a device above its share runs for at most 90 minutes; then it is stopped.",
+        "Of its share of model big, 1 device is kept for it and never lent.",
+        "Of its share of model small, 2 devices are kept for it and never lent.",
+        "What a program waits for that has waited 2 hours is kept for it when its turn comes",
+        "At most 40 programs wait at once; more are refused.",
+        "Programs that another queue (Kueue) manages get the first choice and no other.",
+    ):
+        assert sentence in said, sentence
+
+
+def test_a_tenant_without_quota_and_weight_has_no_turns() -> None:
+    assert "Whose turn it is" in turns()
+    assert "Whose turn it is" not in turns(tenant="maxWaiting: 9")
+    assert "its share of them is its weight, 1, against" in turns(tenant="quota: {models: {big: 2}}")
+    # With devices counted in all its programs wait, but in no fair queue.
+    said = turns(tenant="quota: {devices: 4}")
+    assert "At most 1000 programs wait at once; more are refused." in said
+    assert "when its turn comes" not in said
+
+
+def test_where_kueue_decides() -> None:
+    assert "Nowhere, except for programs that carry its mark." in turns()
+    text = SET.replace("visibleDevicesVoid: withoutClaim", "kueueNamespaces: [fern-b]")
+    page = re.sub(r"\s+", " ", as_text(explain(load_documents({"p.yaml": text.encode()}))))
+    assert "Where does another queue (Kueue) say whose turn it is? fern-b" in page
 
 
 def test_an_exception_says_what_does_not_hold_for_whom_until_when() -> None:

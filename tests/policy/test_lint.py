@@ -380,3 +380,40 @@ def test_without_nodes_and_classes(cluster: Cluster) -> None:
 def test_empty_cluster() -> None:
     policy_set = load_documents({"p.yaml": POLICIES.encode()})
     assert {finding.code for finding in lint(policy_set, cluster_of([]))} == {"MODEL_MATCHES_NOTHING"}
+
+
+def sharing(reserve: int, *others: str) -> tuple[str, str]:
+    """Adds tenant fern, of weight 1 with so many H100s reserved, and others with these words."""
+    head = "---\napiVersion: policy.dra-gate.io/v1alpha1\nkind: Tenant\nmetadata: {name: %s}\n"
+    tenants = [("fern", f"weight: 1, reserve: {{h100: {reserve}}}"), *((f"t{n}", one) for n, one in enumerate(others))]
+    specs = (head % name + f"spec: {{namespaces: [{name}], policy: training@1, {words}}}\n" for name, words in tenants)
+    last = "nodes: {pool: research}}\n"
+    return last, last + "".join(specs)
+
+
+@pytest.mark.parametrize(
+    ("others", "share"),
+    [
+        ([], 2),
+        (["weight: 1"], 1),
+        (["weight: 3"], 0),
+        # Without weight it counts as 1 where it waits for models at all, and not where it is in no queue.
+        (["quota: {models: {h100: 1}}"], 1),
+        (["quota: {devices: 1}"], 2),
+    ],
+)
+def test_reserve_above_the_share_that_there_is(cluster: Cluster, others: list[str], share: int) -> None:
+    (finding,) = run(cluster, sharing(share + 1, *others))
+    assert (finding.severity, finding.code) == ("warning", "RESERVE_ABOVE_SHARE")
+    assert finding.message.startswith(
+        f"tenant fern reserves {share + 1} of h100, and its share of 2 healthy devices is {share}: "
+    )
+    if share:
+        assert run(cluster, sharing(share, *others)) == []
+
+
+def test_what_is_unhealthy_is_in_no_share(cluster: Cluster) -> None:
+    cluster.device("n1-0")["taints"] = [{"key": "x", "effect": "NoSchedule"}]
+    assert "its share of 1 healthy device is 1: " in only(run(cluster, sharing(2)))[2]
+    cluster.drop("n1-0")
+    assert {finding.code for finding in run(cluster, sharing(2))} == {"MODEL_MATCHES_NOTHING"}

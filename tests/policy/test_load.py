@@ -24,6 +24,7 @@ from dra_gate.policy.load import (
     read_folder,
 )
 from dra_gate.policy.model import PolicyRef, PolicySet
+from dra_gate.policy.words import fallback
 
 HERE = Path(__file__).parent
 BASE = (HERE / "base.yaml").read_text()
@@ -129,6 +130,12 @@ def test_what_is_done_about_an_unhealthy_device() -> None:
         assert one(policy(onUnhealthy=word)).policies[PolicyRef("p", 1)].on_unhealthy == word
 
 
+def test_what_becomes_of_pods_that_wait_when_the_lane_goes_back() -> None:
+    assert one(policy()).policies[PolicyRef("p", 1)].on_rollback == "recreate"
+    for word in ("recreate", "keep", "release"):
+        assert one(policy(onRollback=word)).policies[PolicyRef("p", 1)].on_rollback == word
+
+
 def test_tenant_without_quota_has_no_limit_and_rejects() -> None:
     tenant = one(POLICY, TENANT).tenants["base"]
     assert tenant.quota.devices is None
@@ -201,7 +208,25 @@ def test_others_that_leaves_nobody() -> None:
 
 def warnings_of(*documents: str) -> list[str]:
     _, warnings = load_documents_with_warnings({"p.yaml": "---\n".join(documents).encode()})
-    return [str(warning) for warning in warnings]
+    return [str(warning) for warning in warnings if not warning.message.startswith("no Tenant")]
+
+
+def test_half_a_folder_is_told() -> None:
+    files = {"all.yaml": f"{CATALOG}---\n{POLICY}".encode(), "tenants.yaml": b"# to be written\n"}
+    _, warnings = load_documents_with_warnings(files, None, "folder")
+    assert [str(warning) for warning in warnings] == [
+        "folder:1:1 no Tenant, so every Pod with devices in a gated namespace is refused; add one: kind: Tenant",
+        "tenants.yaml:1:1 the file holds no document; write it to its end, or remove it",
+    ]
+    assert load_documents_with_warnings({"all.yaml": BASE.encode()})[1] == ()
+
+
+@pytest.mark.parametrize("floor", [40, "40M"])
+def test_a_floor_whose_unit_was_forgotten(floor: int | str) -> None:
+    (warning,) = warnings_of(CATALOG, policy(constraints={"memory": {"min": floor}}))
+    assert f"a floor of {floor} (40" in warning
+    assert "turns no device away; write the unit, such as 40Gi" in warning
+    assert warnings_of(CATALOG, policy(constraints={"memory": {"min": "1Gi"}})) == []
 
 
 def test_floor_above_the_first_candidate() -> None:
@@ -225,13 +250,75 @@ def test_mig_class_has_no_whole_devices() -> None:
     assert "mig.nvidia.com of mig has no whole devices" in warning
 
 
-def test_what_is_not_enforced_yet_says_so() -> None:
-    tenant = TENANT.replace("policy: base@1", "policy: base@1, quota: {models: {h100: 2}}, weight: 3, overQuota: wait")
-    assert [warning.split(" ", 1)[1].split(" not enforced")[0] for warning in warnings_of(CATALOG, POLICY, tenant)] == [
-        "quota.models is",
-        "weight is",
-        "overQuota: wait is",
-    ]
+def about_turns(*words: str, policy: str = "base@1") -> list[str]:
+    """What is warned about in a tenant with these words, which begin in line 5."""
+    head = "apiVersion: policy.dra-gate.io/v1alpha1\nkind: Tenant\nmetadata: {name: base}\nspec:\n"
+    text = "".join(f"  {line}\n" for line in (*words, "namespaces: [base-train]", f"policy: {policy}"))
+    return [line.removeprefix("p.yaml:") for line in warnings_of(head + text, CATALOG, POLICY, NARROW)]
+
+
+NARROW = policy("one", candidates=["l40s"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["quota: {models: {h100: 2}}", "weight: 3", "overQuota: wait", "lease: 4h", "reserve: {h100: 2}"],
+        ["quota: {devices: 2}", "overQuota: wait", "reserveAfter: 1h", "maxWaiting: 5"],
+        ["quota: {models: {l40s: 1}}", "canary: {policy: one@1, namespaces: [base-train]}"],
+    ],
+)
+def test_words_about_turns_that_mean_what_they_say(words: list[str]) -> None:
+    assert about_turns(*words) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["quota: {models: {h100: 1, l40s: 2}}"],
+         ["5:29 no policy of the tenant gives l40s; its policies give h100 and a100: take it out, or add it to"]),
+        (["weight: 1", "reserve: {l40s: 2}"], ["6:13 no policy of the tenant gives l40s; "]),
+        (["reserve: {h100: 1}", "lease: 90s"],
+         ["5:3 reserve is a part of the tenant's share, and no weight says how big that is; add weight: until then it "
+          "has no share",
+          "6:3 lease limits what is above the tenant's share, and no weight says how big that is; add weight: until "
+          "then it has no share"]),
+        (["lease: 90s", "quota: {models: {h100: 1}}"],
+         ["5:3 lease limits what is above the tenant's share, and no weight says how big that is; add weight: until "
+          "then it counts as 1"]),
+        (["weight: 1", "quota: {devices: 3, models: {h100: 2}}", "reserve: {h100: 3, a100: 4}"],
+         ["7:19 3 of h100 are kept for the tenant, and its quota lets it hold 2; reserve at most 2: ",
+          "7:28 4 of a100 are kept for the tenant, and its quota lets it hold 3; reserve at most 3: "]),
+        (["overQuota: wait"], ["5:3 there is no quota to be over; add quota, or leave overQuota out"]),
+        (["reserveAfter: 1h", "maxWaiting: 5"],
+         ["5:3 reserveAfter says nothing: no Pod of this tenant is held; add weight or quota",
+          "6:3 maxWaiting says nothing: no Pod of this tenant is held; add weight or quota"]),
+        (["kueue: exactly"],
+         ["5:3 Pods that Kueue manages get h100 of base@1 or nothing: they have no fallback; leave kueue out"]),
+    ],
+)  # fmt: skip
+def test_words_about_turns_that_say_less_than_they_seem_to(words: list[str], expected: list[str]) -> None:
+    found = about_turns(*words)
+    assert len(found) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(found, expected, strict=True)), found
+
+
+def test_kueue_takes_nothing_from_a_single_candidate() -> None:
+    assert about_turns("kueue: exactly", policy="one@1") == []
+
+
+@pytest.mark.parametrize("fallback", ["never", "after 5m"])
+def test_fallback_without_a_second_candidate(fallback: str) -> None:
+    (warning,) = warnings_of(policy(fallback=fallback), CATALOG)
+    assert warning.startswith("p.yaml:9:3 fallback has nothing to fall back to: h100 is the only candidate; ")
+    assert warnings_of(CATALOG, policy(fallback=fallback, candidates=["h100", "a100"])) == []
+    assert warnings_of(CATALOG, policy(fallback="now")) == []
+
+
+def test_a_namespace_of_kueue_that_is_no_tenants() -> None:
+    settings = "apiVersion: policy.dra-gate.io/v1alpha1\nkind: ClusterSettings\nspec: {kueueNamespaces: [%s]}\n"
+    (warning,) = warnings_of(settings % "base-train, base-trian", CATALOG, POLICY, TENANT)
+    assert warning.startswith("p.yaml:3:38 namespace base-trian belongs to no tenant; check its name")
 
 
 def test_overlap_across_classes_and_drivers() -> None:
@@ -240,6 +327,42 @@ def test_overlap_across_classes_and_drivers() -> None:
     assert "a100 and a100-mig overlap by product" in warning
     (warning,) = warnings_of(CATALOG, policy(candidates=["h100", "others"]))
     assert "others brings in devices of several drivers: gpu.nvidia.com, gpu.intel.com" in warning
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_turns_and_waiting_mean() -> None:
+    words = "weight: 3, lease: 4h, reserve: {h100: 1}, reserveAfter: 90s, maxWaiting: 7, kueue: exactly"
+    tenant = one(POLICY, TENANT.replace("policy: base@1", f"policy: base@1, {words}")).tenants["base"]
+    assert (tenant.weight, tenant.lease, tenant.reserve) == (3, 14_400, {"h100": 1})
+    assert (tenant.reserve_after, tenant.max_waiting, tenant.kueue_exactly) == (90, 7, True)
+    plain = one(POLICY, TENANT).tenants["base"]
+    assert (plain.lease, plain.reserve, plain.reserve_after, plain.max_waiting) == (None, {}, 1800, 1000)
+    assert not plain.kueue_exactly
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [({}, 0), ({"fallback": "now"}, 0), ({"fallback": "never"}, -1), ({"fallback": "after 45s"}, 45),
+     ({"fallback": "after 10m"}, 600), ({"fallback": "after 99999h"}, 359_996_400)],
+)  # fmt: skip
+def test_what_fallback_means(spec: dict[str, str], seconds: int) -> None:
+    found = one(policy(candidates=["h100", "a100"], **spec)).policies[PolicyRef("p", 1)]
+    assert found.fallback == seconds
+    assert fallback(found) == spec.get("fallback", "now")
+
+
+def test_who_is_held_by_what_the_files_say() -> None:
+    for words, hold in {
+        "": "free",
+        ", maxWaiting: 5": "free",
+        ", quota: {devices: 4}": "template",
+        ", quota: {devices: 4, models: {h100: 1}}": "late",
+        ", weight: 1": "late",
+    }.items():
+        found = one(POLICY, TENANT.replace("policy: base@1", f"policy: base@1{words}"))
+        assert found.tenants["base"].hold(found.policies[PolicyRef("base", 1)]) == hold
 
 
 # -- RELEASED ---------------------------------------------------------------------------------------------------------

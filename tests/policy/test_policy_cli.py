@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from controlplane.control_plane import ControlPlane
 from controlplane.fleet import Fleet
+from dra_gate.cli.main import root
 from dra_gate.cli.policy import command
 from dra_gate.policy.compile import templates_of
 from dra_gate.policy.load import RELEASED, load
@@ -47,6 +48,15 @@ def edit(folder: Path, name: str, old: str, new: str) -> None:
     text = (folder / name).read_text()
     assert old in text
     (folder / name).write_text(text.replace(old, new))
+
+
+def test_help_cuts_no_sentence_and_a_wrong_verb_gets_a_hint() -> None:
+    for group in (["policy"], ["canary"]):
+        said = CliRunner().invoke(root, [*group, "--help"]).output
+        assert "Commands:" in said
+        assert "..." not in said.partition("Commands:")[2]
+    assert "Did you mean 'policy'?" in CliRunner().invoke(root, ["polcy", "lint"]).output
+    assert CliRunner().invoke(root, ["polcy"]).exit_code == 2
 
 
 # -- lint -------------------------------------------------------------------------------------------------------------
@@ -137,6 +147,35 @@ def test_render_of_counts_that_companions_leave_no_room_for(tmp_path: Path) -> N
     assert len(list(yaml.safe_load_all(run("render", tmp_path).stdout))) == 3
     result = run("render", tmp_path, "--count", 4)
     assert (result.exit_code, "a claim of floors@1 holds 1 to 3 devices, not 4" in result.stderr) == (2, True)
+
+
+def test_render_of_resource_quotas(folder: Path) -> None:
+    edit(folder, "tenants.yaml", "quota: {devices: 16}", "quota: {devices: 16, models: {h100: 4}}")
+    result = run("render", folder, "--resourcequota")
+    assert [
+        (one["kind"], one["metadata"]["namespace"], one["spec"]["hard"]) for one in yaml.safe_load_all(result.stdout)
+    ] == [
+        ("ResourceQuota", namespace, {"gpu.nvidia.com.deviceclass.resource.k8s.io/devices": "32"})
+        for namespace in ("research-train", "research-canary")
+    ]
+    notes = [line for line in result.stdout.splitlines() if line.startswith("#")]
+    assert [note.partition(": under")[0] for note in notes] == [
+        "# serving, serving-prod: not fenced",
+        "# vision, vision-train: not fenced",
+    ]
+    as_json = run("render", folder, "--resourcequota", "-o", "json")
+    assert len(json.loads(as_json.stdout)["items"]) == 2
+    assert as_json.stderr.splitlines() == notes
+    one = run("render", folder, "--resourcequota", "-n", "research-train")
+    assert (one.stdout.count("kind: ResourceQuota"), "#" in one.stdout) == (1, False)
+
+
+def test_render_of_resource_quotas_that_cannot_be() -> None:
+    result = run("render", ROOT / "policies", "--resourcequota", "--tenant", "vision")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "vision, vision-train: not fenced: under training@7 claims come from templates" in result.stderr
+    assert "no tenant can be fenced" in result.stderr
+    assert "--count is about templates" in run("render", ROOT / "policies", "--resourcequota", "--count", 2).stderr
 
 
 def test_render_of_nothing() -> None:

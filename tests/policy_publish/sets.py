@@ -9,7 +9,7 @@ from dra_gate.cluster.policy_map import policy_map
 from dra_gate.policy.load import load_documents
 from dra_gate.policy.model import PolicySet
 
-_CATALOGUE = """
+CATALOGUE = """
 apiVersion: policy.dra-gate.io/v1alpha1
 kind: DeviceCatalog
 models:
@@ -35,7 +35,7 @@ spec:
   policy: train@{version}
   {"" if quota is None else f"quota: {{devices: {quota}}}"}
 """
-    return {"catalog.yaml": _CATALOGUE.encode(), "train.yaml": policy.encode(), "tenants.yaml": tenant.encode()}
+    return {"catalog.yaml": CATALOGUE.encode(), "train.yaml": policy.encode(), "tenants.yaml": tenant.encode()}
 
 
 def made(version: int = 1, **kind: Any) -> PolicySet:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dra_gate.admission.sets import PolicySets
-from dra_gate.cluster.gate import Accepted, Activation, Gate, choose, kept, read_gate
+from dra_gate.cluster.gate import Accepted, Activation, Gate, Switched, choose, kept, read_gate, with_switch
+from dra_gate.policy.switch import Switch
 from policy_publish.sets import made
 
 A, B, C, D = (made(version) for version in (1, 2, 3, 4))
@@ -77,9 +78,9 @@ def test_choose(case: Case) -> None:
 
 
 def test_lane_and_generation_are_the_gates_even_where_its_set_is_not() -> None:
-    said = gate("C", generation=9, lane_override="device-plugin", lane_previous="dra")
+    said = gate("C", generation=9, switch=Switch("device-plugin"), switch_previous=Switch("dra"))
     chosen = choose(said, {}, PolicySets(A, generation=3))
-    assert chosen == PolicySets(A, (), 9, "device-plugin", "dra")
+    assert chosen == PolicySets(A, (), 9, Switch("device-plugin"), Switch("dra"))
 
 
 @pytest.mark.parametrize(
@@ -121,10 +122,50 @@ def test_read_gate() -> None:
     accepted = [{"digest": B.digest, "pinned": True}, {"digest": C.digest, "since": "2026-01-01T00:00:00Z"}]
     read = read_gate(stored(accepted=accepted, lane={"override": "dra", "previous": "", "generation": 2}))
     assert read.accepted == (Accepted(B.digest, True), Accepted(C.digest, False, "2026-01-01T00:00:00Z"))
-    assert (read.generation, read.observed, read.lane_override, read.lane_previous) == (5, 4, "dra", "")
+    assert (read.generation, read.observed) == (5, 4)
+    assert (read.switch, read.switch_previous, read.switched) == (Switch("dra"), Switch(), Switched(count=2))
     assert read.history == (Activation(B.digest, "t", "ada"),)
     assert read.named == (A.digest, B.digest, C.digest)
     assert read.previous == B.digest
+
+
+LILAC = {"name": "lilac", "lane": "device-plugin"}
+
+
+def test_the_switch_as_it_is_stored() -> None:
+    said = {"by": "ada", "at": "2026-11-30T12:00:00Z", "reason": "why", "drainBy": "2026-11-30T13:00:00Z"}
+    tenants = [{"name": "mint"}, {**LILAC, "drainBy": "2026-11-30T14:00:00Z"}]
+    lane = {"override": "device-plugin", "tenants": tenants, "previousTenants": [LILAC], **said}
+    read = read_gate(stored(lane=lane))
+    lanes = {"mint": "", "lilac": "device-plugin"}
+    assert read.switch == Switch("device-plugin", lanes, said["drainBy"], {"lilac": "2026-11-30T14:00:00Z"})
+    assert [read.switch.drain_of(name) for name in ("mint", "lilac", "rose")] == [
+        "",
+        "2026-11-30T14:00:00Z",
+        "2026-11-30T13:00:00Z",
+    ]
+    assert read.switch_previous == Switch("", {"lilac": "device-plugin"})
+    assert read.switched == Switched("ada", said["at"], "why")
+    assert read_gate(stored()).switch == read_gate(stored(lane={})).switch == Switch()
+
+
+def test_the_switch_as_it_is_written() -> None:
+    before = stored(lane={"override": "dra", "previous": "device-plugin", "generation": 3, "reason": "old"})
+    lanes, until = {"mint": "dra", "lilac": "device-plugin"}, "2026-11-30T13:00:00Z"
+    to = Switch("", lanes, drains={"lilac": until})
+    written = with_switch(before, to, Switched("ada", "2026-11-30T12:00:00Z", "why"))
+    assert written["metadata"]["resourceVersion"] == "12"
+    assert written["spec"]["active"] == A.digest
+    read = read_gate(written)
+    assert (read.switch, read.switch_previous, read.switched.count) == (to, Switch("dra"), 4)
+    assert list(read.switch.tenants) == ["lilac", "mint"], "an order of its own, so that the same is the same text"
+    again = read_gate(with_switch(written, Switch("", lanes), Switched("bob", "2026-11-30T12:10:00Z", "no drain")))
+    assert (again.switch_previous, again.switched.count) == (Switch("dra"), 4), "the lanes did not change"
+    assert (again.switched.by, again.switch.drains) == ("bob", {})
+    everybody = read_gate(with_switch(before, Switch("device-plugin", drain_by=until), Switched())).switch
+    assert everybody == Switch("device-plugin", drain_by=until)
+    with pytest.raises(ValueError, match="501 tenants"):
+        with_switch(before, Switch("", {str(number): "dra" for number in range(501)}), Switched())
 
 
 @pytest.mark.parametrize(

@@ -211,19 +211,19 @@ def test_the_backstop_is_told_of_labels_that_are_settled(
 
     label(lane="dra")
     with controlling(fake, tmp_path):
-        eventually(lambda: told() == ["maple-a/dra/enforce"], 6)
+        eventually(lambda: told() == ["maple-a/dra/enforce/dra"], 6)
         label(lane="dra", mode="warn")
         eventually(lambda: told() == [], 3)
         label(lane="dra")
         began = time.monotonic()
-        eventually(lambda: told() == ["maple-a/dra/enforce"], 6)
+        eventually(lambda: told() == ["maple-a/dra/enforce/dra"], 6)
         assert time.monotonic() - began > 1.0
         fake.remove("/api/v1/namespaces/maple-a")
         eventually(lambda: told() == [], 3)
     label(lane="dra")
     with controlling(fake, tmp_path):
-        eventually(lambda: told() == ["maple-a/dra/enforce"], 6)
+        eventually(lambda: told() == ["maple-a/dra/enforce/dra"], 6)
     monkeypatch.setattr(settling, "SETTLE_SECONDS", 1000.0)
     with controlling(fake, tmp_path):  # the next one goes on from what was told
         time.sleep(2.0)
-        assert told() == ["maple-a/dra/enforce"]
+        assert told() == ["maple-a/dra/enforce/dra"]

@@ -170,6 +170,7 @@ def test_publish_says_what_changes_and_who(cluster: Cluster, tmp_path: Path) -> 
     assert annotations["dra-gate.io/published-by"] == "ada"
     assert annotations["dra-gate.io/summary"] == "maple: train@1→train@2; policies +train@2 -train@1"
     assert cluster.active == A.digest
+    assert f"it is not active: dra-gate policy activate {B.digest[:12]}" in done.stderr
 
 
 def test_the_first_one(cluster: Cluster, tmp_path: Path) -> None:

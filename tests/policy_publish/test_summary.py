@@ -52,6 +52,9 @@ BASE = ([H100, A100], [V1], [MAPLE])
          "maple: quota none→8, quota h100 none→2"),
         (([H100, A100], [V1], ["maple: {namespaces: [maple-a], policy: train@1, weight: 3, overQuota: wait}"]),
          "maple: weight none→3, overQuota reject→wait"),
+        (([H100, A100], [V1], ["maple: {namespaces: [maple-a], policy: train@1, lease: 60m, reserve: {h100: 1}, "
+          "reserveAfter: 90s, maxWaiting: 5, kueue: exactly}"]),
+         "maple: lease none→1h, reserve h100 none→1, reserveAfter 30m→90s, maxWaiting 1000→5, kueue none→exactly"),
         (([H100, A100], [V1, V2], ["maple: {namespaces: [maple-a], policy: train@1, keepVersions: [2]}"]),
          "maple: keepVersions +2; policies +train@2"),
         (([H100, A100], [V1, V2],

@@ -9,22 +9,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime as dt
-import http.client
 import json
 import random
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import yaml
 
 from bench.machine import child_named, commit, described, pss
-from controlplane.api import Api, ApiError, Object, wait_for
+from controlplane.api import Api, Object, wait_for
+from controlplane.background import Background
 from controlplane.control_plane import API_SERVER, AUDIT_POLICY, GATE_CONTROLLER, ControlPlane
 from controlplane.fleet import (
     Fleet,
@@ -139,36 +137,6 @@ class Chaos:
 
 def void(_: object) -> None:
     """Forgets a result."""
-
-
-class Background:
-    """Calls `act` every so often in a thread until the block ends; an API server that is away is no failure."""
-
-    def __init__(self, act: Callable[[], None], every: float) -> None:
-        self._act, self._every = act, every
-        self._stop = threading.Event()
-        self.failures: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Background:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every):
-            try:
-                self._act()
-            except (ApiError, OSError, http.client.HTTPException):
-                continue
-            except BaseException as error:  # noqa: BLE001 - told by whoever looks
-                self.failures.append(error)
-                return
 
 
 class Kubelets:
@@ -357,7 +325,7 @@ def run(minutes: float, seed: int, every: float = 2.0) -> Run:
             with contextlib.suppress(LookupError, OSError):
                 memory.append((time.monotonic() - clock, pss([_controller(plane)])))
 
-        kubelets = stack.enter_context(Background(Kubelets(plane.api()), 1.0))
+        stack.enter_context(Background(Kubelets(plane.api()), 1.0))
         stack.enter_context(Background(measure, 2.0))
         # The last stretch is left to one controller, so that its memory says something.
         planned = sorted([(0.2, "kill"), (0.45, "kill"), (0.3, "restart"), (0.7, "restart")])
@@ -373,7 +341,6 @@ def run(minutes: float, seed: int, every: float = 2.0) -> Run:
             chaos.step()
             time.sleep(every)
         ends, wrong = _settled(api)
-        assert not kubelets.failures, kubelets.failures
         calls, evictions, events = _calls(plane, began)
         return Run(minutes, seed, chaos.done, ends, wrong, evictions, events, calls, memory, killed, restarted)
 
@@ -443,12 +410,12 @@ def plot(title: str, points: list[tuple[float, float]], marks: dict[str, list[fl
         if right <= 600 or minute % 5 == 0:
             x, y = at(60 * minute, 0)
             parts.append(f'<text x="{x:.1f}" y="{y + 14:.1f}" text-anchor="middle">{minute} min</text>')
-    for colour, (name, times) in zip(("#c33", "#36c"), marks.items(), strict=False):
+    for row, (colour, (name, times)) in enumerate(zip(("#c33", "#36c"), marks.items(), strict=False)):
         for number, when in enumerate(times):
             x, y = at(when, 0)
             dashed = f'y1="{_TOP}" y2="{y:.1f}" stroke="{colour}" stroke-dasharray="4 3"'
             parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" {dashed}/>')
-            label = f'<text x="{x + 3:.1f}" y="{_TOP + 10}" fill="{colour}">{name}</text>'
+            label = f'<text x="{x + 3:.1f}" y="{_TOP + 10 + 14 * row}" fill="{colour}">{name}</text>'
             parts.append(label if number == 0 else "")
     parts.append(f'<polyline points="{line}" fill="none" stroke="#222"/>')
     parts.append(f'<text x="{_WIDTH - 10}" y="12" text-anchor="end">{unit}</text></svg>\n')

@@ -85,6 +85,12 @@ class _Check(HTMLParser):
         assert self.open.pop() == tag
 
 
+def test_long_names_do_not_push_columns_out_of_sight(view: View) -> None:
+    cells = re.findall(r"<td data-name=\"(?:Tenant|Policy|Namespaces)\"[^>]*>(.*?)</td>", get(view, "/tenants").text)
+    assert cells
+    assert all('class="long"' in cell for cell in cells)
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_are_well_formed_and_carry_the_security_headers(view: View, path: str) -> None:
     answer = get(view, path)

@@ -24,7 +24,7 @@ from cryptography import x509
 
 from cluster.conftest import kubeconfig
 from cluster.fake_api import FakeApi
-from dra_gate.cluster.facts import PATHS
+from dra_gate.cluster.facts import LEDGERS, PATHS
 from server.process import (
     CLUSTER,
     HOST,
@@ -407,10 +407,12 @@ def test_without_its_cluster_it_lives_is_not_ready_and_judges_nothing(tmp_path: 
             time.sleep(0.05)
         status, body = one.call("GET", "/readyz")
         assert status == 503
-        assert b"pods not listed yet\n" in body
+        assert b"resourceclaims not listed yet\n" in body
+        assert b"pods" not in body, "what tenants hold is in their ledgers"
+        assert b"tenantledgers" not in body, "their CRD may come later"
         assert one.call("POST", "/mutate", review())[0] == 503
         assert one.page("/readyz") == (503, body.decode())
-        assert one.metrics()['dra_gate_cache_age_seconds{cache="pods"}'] > 0
+        assert one.metrics()['dra_gate_cache_age_seconds{cache="nodes"}'] > 0
         assert "not ready" in one.page("/")[1]
         began = time.monotonic()
         assert one.terminate() == 0
@@ -445,6 +447,33 @@ def test_with_the_api_server_away_verdicts_go_on_and_carry_a_warning(tmp_path: P
             assert one.page("/readyz") == (200, "ok\n"), "refusing every Pod would be worse"
             assert one.metrics()['dra_gate_admission_stale_verdicts_total{route="mutate"}'] >= 1
             assert "stale" in one.page("/")[1]
+    finally:
+        api.stop()
+
+
+def test_ledgers_count_as_soon_as_their_kind_is_there(tmp_path: Path) -> None:
+    api, ledgers = FakeApi(), LEDGERS.strip("/")
+    api.fault = lambda asked: (404, {"kind": "Status", "code": 404}, {}) if ledgers in asked.path else None
+    try:
+        for document in yaml.safe_load_all(CLUSTER):
+            api.put(f"/{PATHS[document['kind']].strip('/')}", document)
+        config = kubeconfig(tmp_path / "kubeconfig", api.url)
+        with served(tmp_path, cluster=("--kubeconfig", str(config))) as one:
+            assert one.page("/readyz") == (200, "ok\n")
+            answer = json.loads(one.call("POST", "/mutate", review(devices="2"))[1])["response"]
+            assert answer["allowed"]
+            age = 'dra_gate_cache_age_seconds{cache="tenantledgers"}'
+            assert age not in one.metrics(), "what is not there is not stale"
+            api.put(LEDGERS, {"metadata": {"name": "lilac"}, "spec": {"generation": 1}, "status": {"devices": 15}})
+            api.fault = None
+            deadline = time.monotonic() + 30
+            while answer["allowed"]:
+                assert time.monotonic() < deadline, one.log.read_text()
+                time.sleep(0.2)
+                answer = json.loads(one.call("POST", "/mutate", review(devices="2"))[1])["response"]
+            assert "1 left (15 of 16 held)" in answer["status"]["message"]
+            assert age in one.metrics()
+            assert not [asked for asked in api.requests if asked.path == PATHS["Pod"]], "Pods are none of its business"
     finally:
         api.stop()
 

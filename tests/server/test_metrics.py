@@ -21,6 +21,7 @@ def full() -> Metrics:
     """Metrics in which every family has a sample."""
     metrics = Metrics(
         sets=lambda: {"0" * 64: "active", "1" * 64: "accepted"},
+        generation=lambda: 9,
         refusals=lambda: {"Invalid": 1},
         ages=lambda: {"pods": 1.5},
         namespaces=lambda: (3, 4),
@@ -66,6 +67,7 @@ def test_names_follow_prometheus_rules() -> None:
 def test_what_a_scrape_asks_for() -> None:
     value = full().registry.get_sample_value
     assert value("dra_gate_policy_set_info", {"digest": "1" * 64, "state": "accepted"}) == 1
+    assert value("dra_gate_gate_generation") == 9
     assert value("dra_gate_policy_set_refusals_total", {"code": "Invalid"}) == 1
     assert value("dra_gate_cache_age_seconds", {"cache": "pods"}) == 1.5
     assert value("dra_gate_tenant_namespaces", {"templates": "synced"}) == 3

@@ -27,8 +27,8 @@ def test_it_knows_the_labels_that_a_scrape_shows() -> None:
 def test_nothing_is_labelled_by_what_users_name() -> None:
     allowed = {
         "action", "cache", "certificate", "class", "code", "digest", "exception", "judged", "mode", "model", "outcome",
-        "policy", "python", "rank", "reason", "route", "running", "state", "templates", "tenant", "to", "verb",
-        "verdict", "version", "what",
+        "policy", "python", "rank", "reason", "route", "rule", "running", "state", "templates", "tenant", "tier", "to",
+        "verb", "verdict", "version", "what",
     }  # fmt: skip
     ours = {"kind", "name"}  # of the gate's own objects
     for one in (*server_metrics(), *controller_metrics()):
