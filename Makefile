@@ -13,7 +13,7 @@ help: ## Show what there is
 
 $(READY): pyproject.toml requirements/test.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "dra-gate needs Python 3.11 or newer; say make PYTHON=python3.12")'
-	@echo "Setting up $(VENV) (about half a minute)"
+	@echo "Setting up $(VENV) (once; one to three minutes)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/test.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
@@ -39,8 +39,8 @@ control-plane: $(READY) ## Build etcd and Kubernetes, once a version (about 7 mi
 test: lint control-plane ## Everything: style, types, layers, unit tests, tests on a real control plane
 	$(BIN)/pytest -q
 
-cluster: control-plane ## A real control plane with fake GPU nodes and the gate; keeps running
-	@$(BIN)/python -m controlplane up --fleet demo --policies policies
+cluster: control-plane ## A real control plane with fake GPU nodes and the gate; keeps running (FLEET=demo POLICIES=policies)
+	@$(BIN)/python -m controlplane up --fleet $(or $(FLEET),demo) --policies $(or $(POLICIES),policies)
 
 demo-cluster: control-plane ## The story on a real control plane: first choice, fallback, a floor, a bypass
 	@$(BIN)/python -m controlplane story
@@ -60,6 +60,9 @@ bench-big: $(READY) ## Verdicts on objects of 3 MiB beside what reading them cos
 bench-capacity: $(READY) ## An event and a decision record at 1,000 nodes and 8,000 devices
 	@$(BIN)/python -m bench.capacity
 
+bench-grants: control-plane ## What a grant adds to a Pod, and grants a second beside plain templates (5 minutes); writes docs/proofs/grants.md
+	@$(BIN)/python -m bench.grants --write
+
 prove-rolling: control-plane ## Creates at a steady rate while everything about the gate changes (35 minutes); writes docs/proofs/rolling.md
 	@$(BIN)/python -m proofs.rolling
 
@@ -69,8 +72,33 @@ prove-order: control-plane ## Order kept across nodes, up to 160 of them; writes
 prove-health: control-plane ## 200 Pods while devices and nodes fall ill, controller and API server die (35 minutes; MINUTES=30); writes docs/proofs/health.md
 	@$(BIN)/python -m proofs.health --minutes $(or $(MINUTES),30)
 
+prove-quota: control-plane ## 200 Pods at once against a quota while replicas, leader and connections die, 20 rounds (ROUNDS=20); writes docs/proofs/quota.md
+	@$(BIN)/python -m proofs.quota --rounds $(or $(ROUNDS),20)
+
+prove-switch: control-plane ## How soon replicas follow the switch between lanes, with no controller (8 minutes); writes docs/proofs/switch.md
+	@$(BIN)/python -m proofs.switching
+
+prove-flood: control-plane ## 600 Pods of one tenant beside two small ones on 32 devices (5 minutes); writes docs/proofs/flood.md
+	@$(BIN)/python -m proofs.flood
+
+prove-patches: $(READY) ## Every patch for 10,000 generated Pods in each lane (10 minutes)
+	DRA_GATE_EXAMPLES=10000 $(BIN)/pytest -q tests/admission/test_mutate_properties.py tests/admission/test_plugin_lane.py
+
 prove-allocator: control-plane ## The restated allocator beside the scheduler's: 20,000 questions, then Pods (20 minutes); writes docs/proofs/allocator.md
 	@$(BIN)/python -m proofs.allocator
+
+prove-fairness: $(READY) ## The arbiter in simulated time beside two queues without tenants (about 5 minutes); writes docs/fairness.md
+	@$(BIN)/python -m proofs.fairness
+
+prove-compare: $(READY) ## Comparisons of simulated cohorts: false alarms and what is noticed (12 minutes; RUNS=300); writes docs/migration.md
+	@$(BIN)/python -m proofs.compare --runs $(or $(RUNS),300)
+
+prove-migration: control-plane ## Six tenants over to DRA under load, back when it fails, and over again; then the switch with Pods in every phase (35 minutes; CHAPTER=60); writes docs/proofs/migration.md, phases.md
+	@$(BIN)/python -m proofs.migration --seconds $(or $(CHAPTER),60)
+	@$(BIN)/python -m proofs.phases
+
+bench-arbiter: $(READY) ## The arbiter at up to 100,000 held Pods; writes docs/proofs/arbiter.md
+	@$(BIN)/python -m bench.arbiter --write
 
 prove-closed: $(READY) ## Hostile Pods against the rules, judged by an oracle that knows none of them (10 minutes); writes docs/proofs/closed.md
 	@$(BIN)/python -m closed.prove --write
@@ -92,4 +120,4 @@ lock: $(READY) ## Write the locked requirements anew
 	@echo 'hatchling>=1.27,<2' | $(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 - -o requirements/build.txt
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --no-emit-find-links --generate-hashes --universal --python-version 3.11 --extra test pyproject.toml -o requirements/test.txt
 
-.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-capacity bench-api bench-big bench-memory prove-allocator prove-health prove-order prove-rolling prove-hostile prove-closed prove-diff kind lock
+.PHONY: help setup demo lint unit control-plane test cluster demo-cluster bench bench-capacity bench-api bench-big bench-memory bench-arbiter prove-fairness prove-compare prove-patches prove-allocator prove-health prove-order prove-quota prove-rolling prove-hostile prove-closed prove-diff prove-flood prove-switch prove-migration kind lock
