@@ -6,6 +6,7 @@ Failures of Pods are constructed: there is no kubelet.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -31,6 +32,8 @@ FIRST, SECOND, THIRD, THEIRS = "e2e-stop-a", "e2e-stop-b", "e2e-stop-c", "e2e-st
 SPACES = (FIRST, SECOND, THIRD, THEIRS)
 MANY = tuple(f"e2e-stop-many-{number:03}" for number in range(100))
 LANE, MOVED = "dra-gate.io/lane", "dra-gate.io/canary"
+#: The controller may look when three of the four have failed: three are enough for a stop.
+STOPPED = re.compile(r"\b[34] of [45] Pods failed")
 TENANT = f"""\
 apiVersion: policy.dra-gate.io/v1alpha1
 kind: Tenant
@@ -128,11 +131,11 @@ def test_failures_roll_back_once_and_who_goes_forward_again_is_left_alone(site: 
     assert site.lane(THEIRS) == "dra"
     record = site.record(SECOND)
     assert (record["from"], record["to"], record["by"]) == ("dra", "device-plugin", CONTROLLER)
-    assert "of 5 Pods failed" in record["why"]
+    assert STOPPED.search(record["why"]), record["why"]
     for name in (FIRST, SECOND, THIRD):
         wait_for(lambda name=name: site.told(name, "LaneRolledBack"), 30, f"the Event in {name}", every=0.2)
     (event,) = wait_for(lambda: site.told("dra-gate", "HardStop"), 30, "the Event about the plan", every=0.2)
-    assert "of 5 Pods failed" in event
+    assert STOPPED.search(event), event
     assert "paused the plan" in event
     wait_for(lambda: site.plan()["stopped"]["done"], 60, "the plan to say that it is done")
     assert site.plan()["paused"]["by"] == CONTROLLER
@@ -153,7 +156,8 @@ def test_failures_roll_back_once_and_who_goes_forward_again_is_left_alone(site: 
     wait_for(lambda: api.create(scene.pod("probe"), FIRST, dry_run=True)["spec"].get("resourceClaims"), 30, "the lane")
     site.fail("g1", "g2", "g3", "g4")
     wait_for(lambda: site.lane(FIRST) == "device-plugin", 60, "the second stop")
-    assert "4 of 4 Pods failed" in site.record(FIRST)["why"]
+    # Of those alone: with the five from before it could not be all that were tried.
+    assert re.search(r"\b([34]) of \1 Pods failed", site.record(FIRST)["why"]), site.record(FIRST)["why"]
 
 
 def test_pause_alone_moves_nobody(site: Site, api: Api) -> None:

@@ -84,10 +84,10 @@ def tell(client: Client, obj: Object, change: Move) -> None:
     about = {"apiVersion": "v1", "kind": "Namespace", "namespace": name, "name": name}
     uid = text(at(obj, "metadata", "uid"))
     reason = "LaneRolledBack" if change.to == PLUGIN else "LaneEnrolled"
-    write_event(client, {**about, "uid": uid}, reason, note, kind="Normal")
+    canary_event(client, {**about, "uid": uid}, reason, note, kind="Normal")
 
 
-def write_event(client: Client, about: Mapping[str, str], reason: str, note: str, *, kind: str = "Warning") -> None:
+def canary_event(client: Client, about: Mapping[str, str], reason: str, note: str, *, kind: str = "Warning") -> None:
     """An Event of the canary. Raises ClusterError."""
     events.write_event(client, events.event(about, reason, "Move", note, kind=kind, part="canary"))
 

@@ -228,7 +228,7 @@ class StopController(Rounds):
         regarding = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": NAMESPACE, "name": CANARY_PLAN}
         uid = text(at(stored, "metadata", "uid"))
         try:
-            lanes.write_event(self._client, regarding | ({"uid": uid} if uid else {}), reason, note)
+            lanes.canary_event(self._client, regarding | ({"uid": uid} if uid else {}), reason, note)
         except ClusterError as error:
             self._failed("no Event", error)
 
