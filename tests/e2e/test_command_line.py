@@ -17,6 +17,7 @@ from controlplane.control_plane import ControlPlane
 from controlplane.gate import Gate
 from e2e import scene
 from e2e.conftest import POLICIES
+from e2e.granted import ledger
 
 pytestmark = pytest.mark.controlplane
 BIN = Path(sys.executable).parent
@@ -41,7 +42,9 @@ def test_kubectl_finds_the_plugin_and_review_reads_the_live_cluster(
         assert done.returncode in (0, 1), done.stderr
         return [entry["verdict"] for entry in json.loads(done.stdout)]
 
-    wait_for(lambda: api.list("resourceclaims", namespace), 10, "the holder's claim")
+    # Made once the template is there, by a controller that tries again at ever longer intervals.
+    wait_for(lambda: api.list("resourceclaims", namespace), 60, "the holder's claim")
+    wait_for(lambda: ledger(api, "floored").get("devices") == 4, 30, "the ledger, which review goes by, to count it")
     assert verdicts() == ["mutate", "deny"]
 
 

@@ -102,7 +102,9 @@ def test_two_accelerators_and_their_nic_share_a_root(
     """The GPUs of a node are on two roots: a NIC is beside one of them only, and a container for both waits."""
     install_fleet(fleet(a=[nic("one", FIRST, "100G"), nic("two", SECOND, "100G")]))
     namespace = clean("e2e-paired")
-    api.create(scene.pod("both", scene.container(gpus=2)), namespace)
+    both = scene.pod("both", scene.container(gpus=2))
+    wait_for(lambda: not refusal(api, both, namespace), 10, "the ledger to have heard that others' Pods are gone")
+    api.create(both, namespace)
     scene.is_waiting(api, namespace, "both")
     api.delete("pods", "both", namespace, grace=0)
     wanted = scene.pod("each", scene.container("x"), scene.container("y"))
