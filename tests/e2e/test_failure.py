@@ -96,7 +96,7 @@ def created(api: Api, name: str) -> bool:
     except ApiError as problem:
         if "denied the request" in problem.message:
             raise
-        return False
+        return problem.reason == "AlreadyExists"  # by an attempt whose answer was lost
     return True
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,11 +81,19 @@ def waiting(api: Api, place: str) -> Object:
 
 
 @contextmanager
-def unguarded(gate: Gate) -> Iterator[None]:
-    """The webhook is not asked."""
+def unguarded(gate: Gate, attempt: Callable[[], Any]) -> Iterator[None]:
+    """The webhook is not asked, which shows when it doesn't refuse the attempt any more: a dry run."""
+
+    def passes() -> bool:
+        try:
+            attempt()
+        except ApiError:
+            return False
+        return True
+
     gate.unregister()
-    time.sleep(2)  # the API server's webhook list follows within about a second
     try:
+        wait_for(passes, 20, "the API server to ask no webhook")
         yield
     finally:
         gate.register()
@@ -167,7 +176,7 @@ def test_a_claim_that_was_there_first_is_not_taken_for_ours(
 ) -> None:
     squatter = hand_made(late_name(waiting), waiting if owned else None)
     refused(lambda: ada.create(squatter, place), "reserved", "dra-gate-")
-    with unguarded(gate):
+    with unguarded(gate, lambda: ada.create(squatter, place, dry_run=True)):
         made = ada.create(squatter, place)
     end(api, place, "first")
     pod = scene.bound(api, place, "waiting")
@@ -279,12 +288,34 @@ def changed(gate: Gate, folder: Path, change: Callable[[dict[str, Object]], None
     folder.mkdir()
     (folder / "fair.yaml").write_text(yaml.safe_dump_all(documents))
     gate.policy("publish", folder, "--activate", "--no-lint")
-    time.sleep(2)
     try:
+        in_use(gate)
         yield
     finally:
         gate.policy("rollback")
-        time.sleep(2)
+        in_use(gate)
+
+
+def in_use(gate: Gate) -> None:
+    """Wait until the controller and every replica go by the Gate as it is now."""
+    api = gate.plane.api()
+    generation = api.get("gates", "default")["metadata"]["generation"]
+
+    def followed() -> bool:
+        stored = api.get("gates", "default")
+        status = stored.get("status", {})
+        active = [one["digest"] for one in status.get("sets", []) if one["state"] == "Active"]
+        by_controller = active == [stored["spec"]["active"]] and status.get("observedGeneration", 0) >= generation
+        return by_controller and all(generation_of(gate, replica) >= generation for replica in gate.replicas)
+
+    wait_for(followed, 30, "controller and replicas to use the active policies")
+
+
+def generation_of(gate: Gate, replica: str) -> float:
+    """The generation of the Gate that the replica goes by."""
+    with urllib.request.urlopen(f"{gate.status_url(replica)}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("dra_gate_gate_generation "))
 
 
 def test_a_cap_that_is_lowered_below_use_takes_nothing_away_and_gives_nothing(

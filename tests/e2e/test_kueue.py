@@ -94,6 +94,15 @@ def condition(found: Object, kind: str) -> Object:
     return next((one for one in conditions if one["type"] == kind), {})
 
 
+def is_told(api: Api, namespace: str, name: str, text: str) -> None:
+    """Wait until Kueue says so of the Workload; before it has taken in the queue it says that instead."""
+
+    def told(workload: Object) -> bool:
+        return text in condition(workload, "QuotaReserved").get("message", "")
+
+    api.wait("workloads", name, namespace, told, 20, f"Workload {name} to be told: {text}")
+
+
 def gates(pod: Object) -> list[str]:
     return [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
 
@@ -160,7 +169,8 @@ class TestStock:
         kueue.queue(BY_DEFAULT, "default", {"nvidia.com/gpu": 1})
 
         def labelled() -> bool:
-            return QUEUE_LABEL in api.create(scene.pod("probe"), BY_DEFAULT, dry_run=True)["metadata"]["labels"]
+            made = api.create(scene.pod("probe"), BY_DEFAULT, dry_run=True)
+            return QUEUE_LABEL in made["metadata"].get("labels", {})
 
         wait_for(labelled, 10, "Kueue to know the queue")
         assert gates(api.create(scene.pod("unlabelled"), BY_DEFAULT)) == [GATE]
@@ -232,15 +242,13 @@ class TestDynamicResourceAllocation:
         assert [scene.given(api, pod)[0].alternative for pod in pods] == ["gpu/h100"] * 2
         assert kueue.charge(made) == {CHARGED: "2"}
         name = kueue.workload(api.create(job("limited", "mapped", 1), GATED))["metadata"]["name"]
-        found = api.wait("workloads", name, GATED, lambda one: condition(one, "QuotaReserved"), 20)
-        assert "resource nvidia.com/gpu unavailable" in condition(found, "QuotaReserved")["message"]
+        is_told(api, GATED, name, "resource nvidia.com/gpu unavailable")
 
     def test_the_ordinary_template_is_inadmissible(self, api: Api, kueue: Kueue, plane: ControlPlane) -> None:
         kueue.queue(GATED, "ordinary", {CHARGED: 4})
         stored = api.create(queued("listed", "ordinary"), GATED)
         name = kueue.workload(stored)["metadata"]["name"]
-        found = api.wait("workloads", name, GATED, lambda one: condition(one, "QuotaReserved"), 20)
-        assert "FirstAvailable device selection is not supported" in condition(found, "QuotaReserved")["message"]
+        is_told(api, GATED, name, "FirstAvailable device selection is not supported")
         assert gates(api.get("pods", "listed", GATED)) == [GATE]
         assert who_took_gates_off(plane, "listed") == set()
 
@@ -249,8 +257,7 @@ class TestDynamicResourceAllocation:
         kueue.queue(EXACTLY, "selected", {CHARGED: 4})
         stored = api.create(queued("selected", "selected"), EXACTLY)
         name = kueue.workload(stored)["metadata"]["name"]
-        found = api.wait("workloads", name, EXACTLY, lambda one: condition(one, "QuotaReserved"), 20)
-        assert "CEL selectors are not supported" in condition(found, "QuotaReserved")["message"]
+        is_told(api, EXACTLY, name, "CEL selectors are not supported")
 
     def test_an_exact_request_without_selectors_is_charged(self, api: Api, kueue: Kueue) -> None:
         """By hand, in a namespace without a gate."""
