@@ -14,6 +14,7 @@ from controlplane.fixture_types import InstallFleet
 from controlplane.fleet import Fleet
 from controlplane.gate import Gate
 from controlplane.kubelet import mark_running
+from dra_gate.admission.stamp import MODEL
 from e2e import scene
 from e2e.test_health import ROLE, bound_pod_of, pods_of, replica_set
 
@@ -41,6 +42,10 @@ def switch(api: Api, lane: str) -> None:
 
 def identity(found: Object) -> tuple[str, str]:
     return found["metadata"]["uid"], found["metadata"]["resourceVersion"]
+
+
+def annotations(found: Object) -> Object:
+    return found["metadata"].get("annotations") or {}
 
 
 def uids(api: Api, namespace: str, name: str) -> set[str]:
@@ -81,7 +86,11 @@ def test_who_waits_is_made_again_and_who_has_devices_is_left(
     for space in SPACES:
         mark_running(api, space, bound_pod_of(api, space, "runs")["metadata"]["name"])
         wait_for(lambda space=space: len(api.list("resourceclaims", space)) >= 3, 30, f"the claims of {space}")
-    time.sleep(3)  # decisions have been written on Pods
+    for space in SPACES:  # the last that is written on a Pod which has devices
+        wait_for(
+            lambda space=space: MODEL in annotations(bound_pod_of(api, space, "runs")), 30, f"the model in {space}"
+        )
+    time.sleep(3)  # and what is written of those that wait
     running = {space: identity(bound_pod_of(api, space, "runs")) for space in SPACES}
     waiting = {space: uids(api, space, "waits") for space in SPACES}
     alone = api.get("pods", "alone", "back-free")["metadata"]["uid"]

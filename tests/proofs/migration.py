@@ -158,6 +158,8 @@ class Stage:
             return
         self.load.paused.add(tenant)
         wait_for(lambda: not self.load.out(tenant), 60, f"Pods of {tenant} to end", every=0.3)
+        # A Job whose Pod is refused makes another after ten seconds, when the others have ended.
+        self.kubelets.sound.add(spaces[PLUGIN])
         self.load.burst(spaces[PLUGIN], devices // 4, 2, 10.0)
 
         def run() -> bool:
@@ -165,6 +167,7 @@ class Stage:
             return sum(one["status"].get("phase") == "Running" for one in pods) == devices // 4
 
         wait_for(run, 30, f"Pods of {tenant} to run by device plugin", every=0.3)
+        self.kubelets.sound.discard(spaces[PLUGIN])
         self._above_quota(tenant, spaces[DRA], devices)
 
     def above_quota(self, tenant: str) -> None:

@@ -35,12 +35,14 @@ class Kubelets(Background):
     """Runs every bound Pod for its time; Jobs' Pods are left to their Jobs then, others are taken away.
 
     `failing`: nodes under DRA that prepare nothing: their Pods stay where they are, and their users delete them after a
-    while. `there` are the Jobs and Pods of the last look.
+    while. `sound`: namespaces whose Pods are never refused without cause. `there` are the Jobs and Pods of the last
+    look.
     """
 
     def __init__(self, api: Api, namespaces: Iterable[str], seed: int) -> None:
         super().__init__(self._look, 0.3)
         self.failing = False
+        self.sound: set[str] = set()
         self.there: set[Name] = set()
         self.looked = time.monotonic()
         self.told: Counter[str] = Counter()
@@ -80,7 +82,7 @@ class Kubelets(Background):
             lasts = float(pod["metadata"]["annotations"][LASTS])
             return (lambda: mark_succeeded(api, *at)) if now - since >= lasts else None
         asked = asks(pod)
-        if asked and (given[node] + asked > self._nodes[node] or self._rng.random() < UNEXPECTED):
+        if asked and (given[node] + asked > self._nodes[node] or self._is_unexpected(at[0])):
             return lambda: self._refuse(pod, asked, self._nodes[node] - given[node])
         if not asked and self.failing:
             if now - since < 1e-3:
@@ -89,6 +91,9 @@ class Kubelets(Background):
         given[node] += asked
         self._since[pod["metadata"]["uid"]] = now  # not while it hung
         return lambda: mark_running(api, *at)
+
+    def _is_unexpected(self, namespace: str) -> bool:
+        return namespace not in self.sound and self._rng.random() < UNEXPECTED
 
     def _end(self, pod: Object) -> None:
         """The kubelet's part of a deletion: everything is stopped, then the object goes."""

@@ -351,19 +351,23 @@ def _came(stage: Stage) -> tuple[dict[str, int], list[str]]:
         return {f"{rule} {name}": pods for rule, namespace in RULES.items()
                 for name, pods in stage.pods(namespace).items() if name.startswith("coming-")}  # fmt: skip
 
-    with contextlib.suppress(TimeoutError):
-        wait_for(lambda: sum(map(len, look().values())) == COMING * len(RULES) == len(look()), ENDS, "", every=0.5)
-    found: dict[str, int] = {}
-    wrong = []
-    for name, pods in look().items():
-        lanes = [str(one["metadata"]["annotations"].get(LANE)) for one in pods]
-        for lane in lanes:
-            found[lane] = found.get(lane, 0) + 1
-        if len(lanes) != 1 or (lanes == [DRA] and name.startswith("recreate")):
-            wrong.append(f"{name}, created around the switch: {', '.join(lanes) or 'no Pod'}")
-    if sum(found.values()) != COMING * len(RULES):
-        wrong.append(f"{sum(found.values())} Pods of {COMING * len(RULES)} Jobs that were created around the switch")
-    return found, wrong
+    deadline = time.monotonic() + ENDS
+    while True:  # those that came before the switch are made again one after the other
+        found: dict[str, int] = {}
+        wrong = []
+        for name, pods in look().items():
+            lanes = [str(one["metadata"]["annotations"].get(LANE)) for one in pods]
+            for lane in lanes:
+                found[lane] = found.get(lane, 0) + 1
+            if len(lanes) != 1 or (lanes == [DRA] and name.startswith("recreate")):
+                wrong.append(f"{name}, created around the switch: {', '.join(lanes) or 'no Pod'}")
+        if sum(found.values()) != COMING * len(RULES):
+            wrong.append(
+                f"{sum(found.values())} Pods of {COMING * len(RULES)} Jobs that were created around the switch"
+            )
+        if not wrong or time.monotonic() > deadline:
+            return found, wrong
+        time.sleep(0.5)
 
 
 def _take_away(stage: Stage, names: str = "") -> None:
