@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,7 +16,10 @@ from dra_gate.kube.raw import Object, at, text
 from dra_gate.migration.waves import seconds
 from dra_gate.policy.switch import Switch
 
-_ATTEMPTS = 5  # at a Gate that others write, too
+# Seconds for a write of a Gate that others write, too, with pauses that grow. A rollback must not lose to somebody who
+# writes without rest.
+_PATIENCE = 15.0
+_LONGEST_PAUSE = 0.5
 _REFUSALS = (403, 422)  # what was sent is refused, by rights, guard or schema
 T = TypeVar("T")
 
@@ -54,10 +59,11 @@ def rewrite(
 ) -> tuple[Object, Object | None]:
     """Write what `change` makes of the stored Gate: the Gate before, and after it, None where nothing was to change.
 
-    `change` is asked again when somebody else was faster. `dry_run`: the API server checks a change, and keeps nothing.
+    `change` is asked again when somebody else was faster, for up to 15 seconds. `dry_run`: the API server checks a change, and keeps nothing.
     """
     params = {"dryRun": "All"} if dry_run else None
-    for _ in range(_ATTEMPTS):
+    ends, pause = time.monotonic() + _PATIENCE, 0.02
+    while time.monotonic() < ends:
         stored = asked(lambda: stored_gate(client))
         wanted = change(stored)
         if wanted is None:
@@ -66,8 +72,9 @@ def rewrite(
             if stored is None:
                 return {}, asked(lambda wanted=wanted: client.create(GATES_PATH, wanted, params=params))  # type: ignore[misc]
             return stored, asked(lambda wanted=wanted: client.replace(GATE_PATH, wanted, params=params))  # type: ignore[misc]
-        except Conflict:
-            continue  # look at what they wrote
+        except Conflict:  # look at what they wrote
+            time.sleep(random.uniform(0, pause))  # noqa: S311 - so that two commands don't keep in step
+            pause = min(2 * pause, _LONGEST_PAUSE)
     raise Failure("others keep changing the Gate: try again")
 
 
