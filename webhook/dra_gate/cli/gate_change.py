@@ -59,7 +59,8 @@ def rewrite(
 ) -> tuple[Object, Object | None]:
     """Write what `change` makes of the stored Gate: the Gate before, and after it, None where nothing was to change.
 
-    `change` is asked again when somebody else was faster, for up to 15 seconds. `dry_run`: the API server checks a change, and keeps nothing.
+    `change` is asked again when somebody else was faster, for up to 15 seconds. `dry_run`: the API server checks a
+    change, and keeps nothing.
     """
     params = {"dryRun": "All"} if dry_run else None
     ends, pause = time.monotonic() + _PATIENCE, 0.02
