@@ -46,7 +46,7 @@ def test_a_missing_claim_is_told_after_a_while_though_the_scheduler_is_silent(
     with controlling(world, kubeconfig) as (controller, _):
         world.pod("alone", {"resourceClaimName": "never"})
         assert world.told("alone", "Waiting").startswith("claim-missing: The claim that it names does not exist. ")
-        assert failures(controller, "claim-missing", "waiting") == 1
+        wait_for(lambda: failures(controller, "claim-missing", "waiting") == 1, 10, "it to be counted")
 
 
 def test_a_driver_that_is_gone_is_told_of_a_pod_that_has_its_device(world: World, kubeconfig: Path) -> None:

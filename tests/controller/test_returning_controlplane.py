@@ -83,8 +83,9 @@ class Returning(Loop):
 
 
 @contextlib.contextmanager
-def leading(*given: Any, **more: Any) -> Iterator[Returning]:
+def leading(*given: Any, switch: Switch = NO_SWITCH, **more: Any) -> Iterator[Returning]:
     loop = Returning(*given, **more)
+    loop.arbiter.switch(switch)
     loop.start()
     try:
         yield loop
@@ -201,7 +202,9 @@ def test_pods_in_every_phase_under_each_rule(
         # Forward again: who was kept gets its turn, the one that had a grant first; it is older.
         loop.arbiter.switch(NO_SWITCH)
         until(lambda: told(api, where["keep"], "granted") == ("True", "Granted"), "it to be granted again")
-        assert api.get("resourceclaims", claims["keep"], where["keep"])
+        until(
+            lambda: api.find("resourceclaims", claims["keep"], where["keep"]), "its claim, which another thread makes"
+        )
         until(lambda: told(api, where["keep"], "held") == ("False", "Quota"), "the other to wait as before")
         for node in ("hopper", "ampere"):
             api.patch("nodes", node, {"metadata": {"labels": {"example.com/nowhere": "yes"}}})
@@ -396,8 +399,7 @@ def test_without_the_right_pods_are_kept_and_say_why(
         )
         assert api.get("pods", "p", space)["metadata"]["uid"] == made["metadata"]["uid"]
         assert loop.done() == {}
-    with leading(kubeconfig, found, recreate=False) as loop:
-        loop.arbiter.switch(BACK)
+    with leading(kubeconfig, found, switch=BACK, recreate=False) as loop:
         steady(lambda: told(api, space, "p"), 3)
         assert loop.done() == {}
 
