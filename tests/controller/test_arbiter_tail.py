@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -139,17 +138,9 @@ def test_too_many_pods_or_too_dear_a_line_ends_it(
     scene.rules()
     scene.grant(10)
     caught_up(scene)
-    gave_up, give_up = threading.Event(), Tail._give_up
-
-    def told(tail: Tail, why: str) -> None:
-        give_up(tail, why)
-        gave_up.set()  # what it says comes before what it counts
-
-    monkeypatch.setattr(Tail, "_give_up", told)
     monkeypatch.setattr(arbiter_tail, limit, 5 if limit == "MOST_PODS" else 0.0)
     scene.grant(10)
-    assert gave_up.wait(10)
-    assert "leaves lines out" in caplog.text
+    wait_for(lambda: "leaves lines out" in caplog.text, 10, "it to give up", every=0.01)
     wait_for(scene.read, 10, "nothing to be left", every=0.01)
     before = scene.value("unchecked_lines")
     scene.spoil = True

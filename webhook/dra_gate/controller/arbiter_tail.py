@@ -127,5 +127,5 @@ class Tail:
                 left += 1
             if not self._lines:
                 self._reads = False
-        _log.warning("arbiter: the checker leaves lines out: %s", why)
         self._metrics.unchecked(left)
+        _log.warning("arbiter: the checker leaves lines out: %s", why)
