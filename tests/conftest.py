@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from controlplane import cluster
 from controlplane.api import Api, wait_for
@@ -17,6 +18,11 @@ from controlplane.control_plane import ControlPlane
 from controlplane.fixture_types import InstallFleet, MakeNamespace
 from controlplane.fleet import Fleet
 from controlplane.kubelet import end_all
+
+# No example fails for the time it took, nor for the time it took to make: a machine may pause for a second. What else
+# was chosen before (derandomize in CI, the phases of tests/closed) stays.
+settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -72,5 +72,6 @@ def test_a_long_choice_among_many_nodes_stalls_nobody(name: str) -> None:
     request = setting.request(CHOICES[name]())
     began = time.thread_time()
     verdict = validate(request, facts)
-    assert time.thread_time() - began < 0.25  # at most 0.05 s were measured
+    # At most 0.05 s were measured; a look for garbage in a large process comes on top. All by all takes many seconds.
+    assert time.thread_time() - began < 1
     assert verdict.allowed == name.startswith(("as", "the"))

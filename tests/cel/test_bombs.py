@@ -55,14 +55,15 @@ BOMBS = {
 def test_stops(name: str) -> None:
     program = compile(BOMBS[name])
     tracemalloc.start()
-    started = time.process_time()
+    started = time.thread_time()
     with pytest.raises(BudgetExceeded):
         program.evaluate(DEVICE, steps=100_000)
-    seconds = time.process_time() - started
+    seconds = time.thread_time() - started
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # A tenth of the default budget, and the tracing costs a multiple: the default stops in well under 0.3 s.
-    assert seconds < 0.3
+    # A tenth of the default budget, and the tracing costs a multiple: the default stops in well under 0.3 s. At most
+    # 0.07 s were measured; a slower machine and a look for garbage come on top, what does not stop takes far more.
+    assert seconds < 0.6
     assert most < 20_000_000
 
 

@@ -137,7 +137,7 @@ def test_dead_server_is_unreachable_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
         client.get(THINGS)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 4, "less than it waits for a connection"
 
 
 def test_time_out_of_a_frozen_server(fake: FakeApi, client: Client) -> None:
@@ -146,7 +146,7 @@ def test_time_out_of_a_frozen_server(fake: FakeApi, client: Client) -> None:
     began = time.monotonic()
     with pytest.raises(Unreachable):
         client.get(THINGS, timeout=0.3)
-    assert 0.25 < time.monotonic() - began < 2.0
+    assert 0.25 < time.monotonic() - began < 8, "and not until it thaws"
     frozen.set()
 
 
@@ -176,6 +176,7 @@ def test_rotated_token_file_is_read_after_a_401(fake: FakeApi, tmp_path: Path, m
     time.sleep(0.25)
     client.get(THINGS)
     assert len(fake.requests) == 3
+    monkeypatch.setattr("dra_gate.cluster.client.RELOAD_SECONDS", 60.0)
     fake.fault = only("three")  # type: ignore[assignment]
     with pytest.raises(ApiError) as refused:  # no storm of readings when the token is simply wrong
         client.get(THINGS)
@@ -228,15 +229,15 @@ def test_watch_yields_events_and_close_wakes_a_blocked_reader(fake: FakeApi, cli
     reader.start()
     fake.put(THINGS, thing("a"))
     fake.remove(f"{THINGS}/a")
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 10
     while len(seen) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert seen == ["ADDED", "DELETED"]
     began = time.monotonic()
     watch.close()
-    reader.join(3)
+    reader.join(10)
     assert not reader.is_alive()
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 5, "not when the watch ends or has been quiet for long"
     assert fake.requests[-1].params["timeoutSeconds"] == "300"
 
 

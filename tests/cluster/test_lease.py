@@ -15,7 +15,8 @@ from dra_gate.cluster.lease import Lease, Timing
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/dra-gate/leases"
 PATH = f"{LEASES}/controller"
-FAST = Timing(duration=1.0, renew=0.6, retry=0.1)
+# Nobody loses it where the machine pauses for a second.
+FAST = Timing(duration=4.0, renew=2.0, retry=0.1)
 
 
 class Candidate:
@@ -56,11 +57,11 @@ def test_first_takes_it_second_waits_and_takes_over_when_it_is_given_up(
     one.lease.start()
     eventually(one.lease.held)
     first = spec(fake)
-    assert (first["holderIdentity"], first["leaseDurationSeconds"], first["leaseTransitions"]) == ("one", 1, 0)
+    assert (first["holderIdentity"], first["leaseDurationSeconds"], first["leaseTransitions"]) == ("one", 4, 0)
     for key in ("acquireTime", "renewTime"):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", first[key])
     two.lease.start()
-    ends = time.monotonic() + 2
+    ends = time.monotonic() + FAST.duration + 0.5
     while time.monotonic() < ends:  # renewed for longer than it lasts: never taken
         assert one.lease.held()
         assert not two.lease.held()
@@ -70,7 +71,7 @@ def test_first_takes_it_second_waits_and_takes_over_when_it_is_given_up(
     one.lease.stop()
     assert one.words == ["started", "stopped"]
     assert not one.lease.held()
-    assert eventually(two.lease.held) < 0.9  # given up: no need to wait for its end
+    assert eventually(two.lease.held) < FAST.duration / 2  # given up: no need to wait for its end
     assert (spec(fake)["holderIdentity"], spec(fake)["leaseTransitions"]) == ("two", 1)
     assert two.lease.holder() == "two"
 
@@ -96,7 +97,7 @@ def test_dead_holder_is_followed_after_its_time_and_not_before(
     one, _ = candidates
     one.lease.start()
     eventually(one.lease.held)
-    assert 1.9 < time.monotonic() - began < 3.0
+    assert 1.9 < time.monotonic() - began < 5
     assert spec(fake)["leaseTransitions"] == 5
 
 
@@ -108,13 +109,13 @@ def test_frozen_server_ends_leading_in_time(fake: FakeApi, candidates: tuple[Can
     frozen = time.monotonic()
     fake.fault = lambda _: thaw.wait(10) and None
     eventually(lambda: "stopped" in one.words)
-    # Less than the renew time after the last renewal, which was at most a retry ago; and before anybody may take it.
-    assert one.log[-1][1] - frozen < 0.9
+    # The renew time after the last renewal at the latest, and before anybody may take it.
+    assert one.log[-1][1] - frozen < FAST.duration
     assert not one.lease.held()
     fake.fault = None
     thaw.set()
-    eventually(one.lease.held)
-    assert one.words == ["started", "stopped", "started"]
+    eventually(lambda: one.words == ["started", "stopped", "started"])
+    assert one.lease.held()
 
 
 def test_short_trouble_is_survived(fake: FakeApi, candidates: tuple[Candidate, Candidate]) -> None:
@@ -140,7 +141,7 @@ def test_edit_by_somebody_else_is_no_loss_but_another_holder_is(
     assert one.words == ["started"]
     assert fake.objects[PATH]["metadata"]["labels"] == {"a": "b"}
     fake.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "thief", "leaseDurationSeconds": 60}})
-    assert eventually(lambda: "stopped" in one.words) < 0.4
+    assert eventually(lambda: "stopped" in one.words) < FAST.renew - 2 * FAST.retry, "not when its time is up"
     time.sleep(0.4)
     assert spec(fake)["holderIdentity"] == "thief"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.api import wait_for
 from dra_gate.server.worker import CONNECTIONS
 from hostile.attacks import ATTACKS, attacking
 from hostile.honest import call
@@ -34,11 +35,17 @@ def _settled(one: Served, seconds: float) -> float:
     return left
 
 
+def _under_way(one: Served) -> bool:
+    """Whether each kind of refusal that is counted below was sent a few times: attackers have the least priority."""
+    refused = [line.get("status") for line in one.lines()]
+    return all(refused.count(status) > 2 for status in (400, 413, 415))
+
+
 def test_honest_calls_go_on_under_all_attacks_at_once(one: Served) -> None:
     worker = one.worker()
     assert not call(one, 0.5).wrong
     with attacking([attack.__name__ for attack in ATTACKS], one.port) as done:
-        time.sleep(1)
+        wait_for(lambda: _under_way(one), 60, "each kind of refusal", every=0.5)
         calls = call(one, 4, per_second=40)
         assert one.page("/readyz") == (200, "ok\n"), "the second port answers all the while"
         most = one.metrics()["dra_gate_connections_open"]
@@ -51,7 +58,7 @@ def test_honest_calls_go_on_under_all_attacks_at_once(one: Served) -> None:
     assert done["HTTP 400"] > 0
     assert done["HTTP 500"] == 0
     assert one.worker() == worker, "the same process as before"
-    assert _settled(one, 8) <= 5
+    assert _settled(one, 30) <= 5
     assert one.memory() < 200
     assert not [line for line in one.lines() if line["level"] not in ("info", "warning")]
 

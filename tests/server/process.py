@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from controlplane import processes
+
 HOST = "127.0.0.1"
 PROGRAM = [sys.executable, "-c", "from dra_gate.cli.main import main; main()"]
 
@@ -77,10 +79,15 @@ def review(uid: str = "u-1", devices: str = "1") -> bytes:
     return json.dumps(body).encode()
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.create_server((HOST, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """A port that nobody listens on and no outgoing connection takes before the server does; each time another."""
+    while (port := processes.free_port()) in _given:
+        pass
+    _given.add(port)
+    return port
 
 
 def issue(certs: Path) -> None:
@@ -149,8 +156,9 @@ class Served:
         return self.process.wait(timeout)
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log so far; every line is JSON."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        """The log so far; every line is JSON. One that is being written is not there yet."""
+        written = self.log.read_text()
+        return [json.loads(line) for line in written[: written.rfind("\n") + 1].splitlines()]
 
 
 def ask(

@@ -24,7 +24,7 @@ from dra_gate.policy.model import PolicySet
 from dra_gate.server import console
 from dra_gate.server.app import Decision
 from dra_gate.server.console import HEADERS, Console, View, namespaces_with_templates
-from server.process import CLUSTER, HOST, POLICIES, free_port
+from server.process import CLUSTER, HOST, POLICIES
 
 PAGES = ["/", "/tenants", "/tenants/lilac", "/policies", "/verdicts", "/tenants/nobody", "/nope"]
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
@@ -178,11 +178,10 @@ def test_probes(view: View) -> None:
 @pytest.fixture
 def port(view: View, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The real server, impatient."""
-    monkeypatch.setattr(console, "IDLE_SECONDS", 1)
-    number = free_port()
-    with console.listen(HOST, number) as listening:
+    monkeypatch.setattr(console, "IDLE_SECONDS", 3)
+    with console.listen(HOST, 0) as listening:
         console.serve_console(Console(view), listening)
-        yield number
+        yield listening.getsockname()[1]
 
 
 def test_clients_that_drip_hang_or_send_nonsense_are_cut_off_and_others_served(port: int) -> None:
@@ -200,11 +199,11 @@ def test_clients_that_drip_hang_or_send_nonsense_are_cut_off_and_others_served(p
         with socket.create_connection((HOST, port), 5) as honest:
             honest.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
             assert b" 200 OK" in honest.recv(100)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 2.5, "who waits for the others waits until they are cut off"
         with contextlib.suppress(OSError):
-            while time.monotonic() - began < 8:
+            while time.monotonic() - began < 20:
                 dripping.sendall(b"X: y\r\n")  # from the second on the cut shows
                 time.sleep(0.3)
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 20
         for one in silent:
             assert one.recv(1) == b""

@@ -46,7 +46,7 @@ def test_a_reader_that_stands_still_costs_lines_not_time() -> None:
     for _ in range(1000):
         writer.write(line)
     writer.close(timeout=0.2)
-    assert time.perf_counter() - began < 1.0
+    assert time.perf_counter() - began < 5
     assert writer.dropped >= 1000 - 100 - 64  # the pipe itself takes 64 KiB
     os.close(reading)
     os.close(writing)
@@ -58,7 +58,7 @@ def test_a_reader_that_is_gone_costs_lines_not_the_thread() -> None:
     writer = LineWriter(writing)
     writer.start()
     writer.write(b"one\n")
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 10
     while not writer.dropped:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -46,9 +46,9 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(sslproto, "SSLProtocol", make)
     for name, value in {
-        "KEEP_ALIVE": 0.4,
-        "HEAD_SECONDS": 0.2,
-        "BODY_SECONDS": 0.2,
+        "KEEP_ALIVE": 1.5,
+        "HEAD_SECONDS": 0.5,
+        "BODY_SECONDS": 0.5,
         "CONNECTIONS": 4,
         "HANDSHAKES": 3,
     }.items():
@@ -123,15 +123,15 @@ async def serving(certs: Path) -> AsyncIterator[Server]:
         yield one
 
 
-async def ended(reader: asyncio.StreamReader, within: float = 3) -> bytes:
+async def ended(reader: asyncio.StreamReader) -> bytes:
     """What still comes before the server ends the connection."""
     with contextlib.suppress(ConnectionError, ssl.SSLError):
-        return await asyncio.wait_for(reader.read(), within)
+        return await asyncio.wait_for(reader.read(), 10)
     return b""
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
 
 
 def test_a_silent_connection_and_one_that_stops_in_the_headers_are_ended(certs: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(certs: Path, monkeypa
             turned_away = Handshake.turned_away
             writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
             writer.transport.pause_reading()  # type: ignore[attr-defined]
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 15
             while one.worker.nr_conns != 0 or not one.scopes:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.05)
@@ -194,7 +194,7 @@ def test_a_byte_now_and_then_does_not_buy_time(certs: Path) -> None:
                 if end.done():
                     break
             assert b" 408 " in end.result() or end.result() == b""
-            assert one.worker.loop.time() - began < 2
+            assert one.worker.loop.time() - began < 4, "all of it takes 5 s"
 
     run(test)
 
@@ -206,10 +206,10 @@ def test_over_the_limit_who_never_asked_goes_first_then_who_asked_longest_ago(ce
             unused, _ = await one.tls()
             kept = [await one.asked() for _ in range(2)]
             kept.append(await one.asked())
-            assert await ended(unused, 1) == b""
+            assert await ended(unused) == b""
             assert not oldest.at_eof()
             another, _ = await one.asked()
-            assert await ended(oldest, 1) == b""
+            assert await ended(oldest) == b""
             for reader, writer in kept:
                 writer.write(ASK)
                 assert await reader.readuntil(b"ok")
@@ -225,7 +225,7 @@ def test_of_many_handshakes_the_oldest_go(certs: Path) -> None:
         async with serving(certs) as one:
             waiting = [(await one.open())[0] for _ in range(6)]
             for reader in waiting[:3]:
-                assert await ended(reader, 1) == b""
+                assert await ended(reader) == b""
             assert len(Handshake.under_way) == 3
             await one.asked()
             assert len(Handshake.under_way) <= 3
@@ -272,6 +272,10 @@ def test_a_request_says_when_it_reached_the_machine(certs: Path) -> None:
     run(test)
 
 
+def _left() -> list[str]:
+    return [type(found).__name__ for found in gc.get_objects() if isinstance(found, Connection | Handshake)]
+
+
 @pytest.mark.parametrize("ask", [True, False])
 def test_nothing_is_left_of_a_closed_connection_for_the_garbage_collector(certs: Path, ask: bool) -> None:
     async def test() -> None:
@@ -283,10 +287,11 @@ def test_nothing_is_left_of_a_closed_connection_for_the_garbage_collector(certs:
                     _, writer = await (one.asked() if ask else one.tls())
                     writer.transport.abort()
                     await asyncio.sleep(0.05)
-                left = [type(found).__name__ for found in gc.get_objects() if isinstance(found, Connection | Handshake)]
+                deadline = time.monotonic() + 5
+                while (left := _left()) or one.worker.nr_conns:  # the last one may not have heard yet
+                    assert time.monotonic() < deadline, left
+                    await asyncio.sleep(0.05)
             finally:
                 gc.enable()
-            assert left == []
-            assert one.worker.nr_conns == 0
 
     run(test)

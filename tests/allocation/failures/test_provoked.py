@@ -111,7 +111,7 @@ def denied(api: Api, namespace: str, operation: str, user: str) -> Iterator[None
     binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": selector}}
     api.create(group | {"kind": "ValidatingAdmissionPolicy", "spec": policy})
     api.create(group | {"kind": "ValidatingAdmissionPolicyBinding", "spec": binding})
-    time.sleep(2)  # in force about a second later; nothing shows it but a denial of that user
+    time.sleep(4)  # in force about a second later; nothing shows it but a denial of that user
     try:
         yield
     finally:
