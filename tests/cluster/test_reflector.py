@@ -136,7 +136,8 @@ def test_server_that_went_back_in_time_is_listed_anew(fake: FakeApi, client: Cli
     fake.put(THINGS, thing("lost"))
     with reflecting(client) as (reflector, store):
         eventually(lambda: fake.watchers)
-        fake.objects.clear(), fake.log.clear()  # an older backup was restored
+        fake.objects.clear()  # an older backup was restored
+        fake.log.clear()
         fake.version = 50
         fake.send({"type": "BOOKMARK", "object": {"kind": "Thing", "metadata": {"resourceVersion": "50"}}})
         eventually(lambda: not store.objects)
@@ -305,6 +306,28 @@ def test_what_a_broken_sink_says_is_not_logged(fake: FakeApi, client: Client, ca
         eventually(lambda: "RuntimeError (" in caplog.text)
     assert "test_reflector.py" in caplog.text
     assert "the sink is broken" not in caplog.text
+
+
+def test_a_list_that_is_asked_for_while_a_watch_is_opened_comes_at_once(
+    fake: FakeApi, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.put(THINGS, thing("a"))
+    reflector = Reflector(client, THINGS, Store(), "things")
+    watch = client.watch
+
+    def asked_meanwhile(*args: Any) -> Any:
+        opened = watch(*args)
+        if reflector.watches == 1:
+            reflector.relist()
+        return opened
+
+    monkeypatch.setattr(client, "watch", asked_meanwhile)
+    reflector.start()
+    try:
+        eventually(lambda: reflector.lists == 2 and reflector.watches == 2)
+        assert reflector.failures == 0
+    finally:
+        reflector.stop()
 
 
 def test_list_whose_pages_expire_is_taken_at_once(fake: FakeApi, client: Client) -> None:

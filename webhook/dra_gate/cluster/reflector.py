@@ -234,9 +234,9 @@ class Reflector:
         seconds = random.randint(*self._watch_seconds)  # noqa: S311 - spreads load, guards nothing
         with self._client.watch(self._path, params, seconds, self._sink.shape) as watch:
             with self._lock:
-                self._watch = watch
-                if self._stopping.is_set():
+                if self._stopping.is_set() or self._relisting:  # asked for while there was no watch to close
                     return
+                self._watch = watch
             self._opened = self.last_seen = time.monotonic()
             try:
                 for event in watch:
