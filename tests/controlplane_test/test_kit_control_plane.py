@@ -121,10 +121,10 @@ def test_scheduler_and_controller_manager_can_be_away(
     with pytest.raises(TimeoutError):
         wait_for(lambda: api.list("resourceclaims", namespace), 1, "a claim that nobody makes")
     control_plane.start(CONTROLLER_MANAGER)
-    wait_for(lambda: api.list("resourceclaims", namespace), 10, "the claim")
+    wait_for(lambda: api.list("resourceclaims", namespace), 30, "the claim")
     assert "nodeName" not in api.get("pods", "p", namespace)["spec"]
     control_plane.start(SCHEDULER)
-    api.wait("pods", "p", namespace, lambda pod: "nodeName" in pod["spec"])
+    api.wait("pods", "p", namespace, lambda pod: "nodeName" in pod["spec"], 30)
 
 
 def test_the_scheduler_takes_its_configuration(control_plane: ControlPlane) -> None:

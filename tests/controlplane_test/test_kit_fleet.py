@@ -12,6 +12,9 @@ from controlplane.fleet import Fleet, FleetError, fleet_names
 from controlplane.rate import plain_template, template_pod
 
 live = pytest.mark.controlplane
+# For what several controllers do one after the other: a claim whose template was not known yet is tried again after 5
+# and then after 10 s, and the garbage collector halts while it looks for new kinds.
+SECONDS = 60
 
 
 def bind(api: Api, namespace: str, name: str) -> tuple[str, str, str]:
@@ -19,7 +22,7 @@ def bind(api: Api, namespace: str, name: str) -> tuple[str, str, str]:
     if api.find("resourceclaimtemplates", "plain", namespace) is None:
         api.create(plain_template("plain"), namespace)
     api.create(template_pod(name, "plain"), namespace)
-    pod = api.wait("pods", name, namespace, lambda found: "nodeName" in found["spec"])
+    pod = api.wait("pods", name, namespace, lambda found: "nodeName" in found["spec"], SECONDS)
     claim = api.get("resourceclaims", pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"], namespace)
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     return result["request"], result["pool"], result["device"]
@@ -33,7 +36,7 @@ def unschedulable(api: Api, namespace: str, name: str) -> str:
         conditions = pod["status"].get("conditions", [])  # type: ignore[attr-defined]
         return any(c["type"] == "PodScheduled" and c["status"] == "False" for c in conditions)
 
-    pod = api.wait("pods", name, namespace, condition)
+    pod = api.wait("pods", name, namespace, condition, SECONDS)
     return str(pod["status"]["conditions"][0]["message"])
 
 
@@ -130,7 +133,7 @@ def test_plain_pods_get_the_devices_in_order(api: Api, install_fleet: InstallFle
                    for number in range(4)]  # fmt: skip
     assert "2 cannot allocate all claims" in unschedulable(api, namespace, "ninth")
     kubelet.mark_succeeded(api, namespace, "p-2")
-    api.wait("pods", "ninth", namespace, lambda pod: pod["spec"].get("nodeName") == "hopper")
+    api.wait("pods", "ninth", namespace, lambda pod: pod["spec"].get("nodeName") == "hopper", SECONDS)
 
 
 @live
@@ -186,7 +189,7 @@ def test_nodes_can_be_lost(api: Api, install_fleet: InstallFleet, namespace: str
     fleets.cordon(api, "hopper")
     assert bind(api, namespace, "c") == ("gpu/a100", "ampere", "gpu-1")
     fleets.delete_node(api, "hopper")
-    wait_for(lambda: not fleets.slices_of(api, "hopper"), 10, "the garbage collector to take the node's slices")
+    wait_for(lambda: not fleets.slices_of(api, "hopper"), SECONDS, "the garbage collector to take the node's slices")
 
 
 @live
@@ -204,7 +207,7 @@ def test_the_kubelet_s_part_is_written_and_labelled(api: Api, install_fleet: Ins
         ]
         == 137
     )
-    wait_for(lambda: not api.list("resourceclaims", namespace), 10, "the failed Pod's claim to go")
+    wait_for(lambda: not api.list("resourceclaims", namespace), SECONDS, "the failed Pod's claim to go")
     bind(api, namespace, "b")
     kubelet.delete_now(api, namespace, "b")
     assert api.find("pods", "b", namespace) is None
@@ -226,6 +229,6 @@ def test_a_played_kubelet_makes_a_cluster_that_people_can_use(
     }  # fmt: skip
     with kubelet.PlayedKubelet(api):
         api.create(deployment, namespace)
-        api.wait("deployments", "web", namespace, lambda found: found["status"].get("availableReplicas") == 2, 20)
+        api.wait("deployments", "web", namespace, lambda found: found["status"].get("availableReplicas") == 2, SECONDS)
         api.delete("deployments", "web", namespace)
-        wait_for(lambda: not api.list("pods", namespace), 20, "the Pods to end gracefully")
+        wait_for(lambda: not api.list("pods", namespace), SECONDS, "the Pods to end gracefully")

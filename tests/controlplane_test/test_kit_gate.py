@@ -49,7 +49,8 @@ def test_leaving_takes_the_gate_out_of_the_cluster(control_plane: ControlPlane, 
 def test_an_ordinary_pod_gets_its_device_through_the_gate(gate: Gate, api: Api, gated: str) -> None:
     stored = api.create(pod("p", 2), gated)
     assert "nvidia.com/gpu" not in stored["spec"]["containers"][0]["resources"]["limits"]
-    bound = api.wait("pods", "p", gated, lambda found: "nodeName" in found["spec"])
+    # Its namespace is new: where the Pod was there before the template, the claim is tried again after 5 s, then 10 s.
+    bound = api.wait("pods", "p", gated, lambda found: "nodeName" in found["spec"], 30)
     claim = api.get("resourceclaims", bound["status"]["resourceClaimStatuses"][0]["resourceClaimName"], gated)
     results = claim["status"]["allocation"]["devices"]["results"]
     assert [(r["request"], r["pool"], r["device"]) for r in results] == [

@@ -77,7 +77,7 @@ class PlayedPods(Background):
 
     def logs(self) -> str:
         """The end of every process's log."""
-        texts = {name: self._plane.log(name).read_text(errors="replace") for name in self._ports}
+        texts = {name: self._plane.log(name).read_text(errors="replace") for name in list(self._ports)}
         return "\n".join(f"-- {name}\n{text[-2000:]}" for name, text in texts.items())
 
     def _look(self) -> None:

@@ -96,7 +96,9 @@ def first_pod(shell: Shell) -> None:
 
 
 def certificate_changed(shell: Shell) -> None:
-    assert shell.output.strip().endswith("2"), "old and new CA"
+    *_, how_many = STEPS["6. Change the certificate"]
+    # The controller puts a CA into the configurations a moment after it has stored it.
+    wait_for(lambda: shell.run(how_many).strip().endswith("2"), 15, "old and new CA", every=0.5)
 
     def serving() -> bool:
         data = shell.api.get("secrets", "dra-gate-tls", "dra-gate")["data"]

@@ -89,7 +89,7 @@ def test_it_is_accepted_twice_and_its_pods_pass_admission(folder: str, kubectl: 
         }
         return found == wanted
 
-    wait_for(made, 15, f"the Pods of {wanted}; {kubectl('get', 'events', '-n', 'dra-gate')}")
+    wait_for(made, 60, f"the Pods of {wanted}; {kubectl('get', 'events', '-n', 'dra-gate')}")
     for pod in empty.list("pods", "dra-gate"):
         assert pod["spec"]["priority"] == 2_000_000_000
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from controlplane.api import Api, ApiError, wait_for
+from controlplane.api import ApiError, wait_for
 from controlplane.control_plane import TENANT, ControlPlane, ControlPlaneError
 from deploy.kubectl import DEPLOY
-from deploy.test_guards import BINDING, HOOKS, ROLE, ROWS, THERE, refused, serve_our_kinds
+from deploy.test_guards import BINDING, HOOKS, ROLE, ROWS, THERE, may, refused, serve_our_kinds
 from dra_gate.admission import backstop, guards
 
 pytestmark = pytest.mark.controlplane
@@ -48,14 +48,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         yield running
     finally:
         running.close(keep=request.session.testsfailed > 0)
-
-
-def may(api: Api) -> bool:
-    try:
-        api.list("validatingadmissionpolicies")
-    except ApiError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(("doing", "obj", "wanted"), [pytest.param(*row[1:], id=row[0]) for row in ROWS])

@@ -74,7 +74,8 @@ def following(fake: FakeApi, tmp_path: Path, clock: Now | None = None) -> Iterat
         client.close()
 
 
-def eventually(probe: Callable[[], object], timeout: float = 3.0) -> None:
+def eventually(probe: Callable[[], object], timeout: float = 20.0) -> None:
+    """However slow the machine is: what has to come soon is measured on the real control plane."""
     ends = time.monotonic() + timeout
     while not probe():
         assert time.monotonic() < ends, "waited in vain"
@@ -99,7 +100,7 @@ def accepted(source: PolicySource) -> list[str]:
 
 
 def events(fake: FakeApi) -> list[dict[str, Any]]:
-    return [obj for path, obj in fake.objects.items() if path.startswith(EVENTS_PATH)]
+    return [obj for path, obj in list(fake.objects.items()) if path.startswith(EVENTS_PATH)]  # it is being written to
 
 
 def test_publish_activate_and_go_back(fake: FakeApi, tmp_path: Path) -> None:
@@ -128,11 +129,11 @@ def test_publish_activate_and_go_back(fake: FakeApi, tmp_path: Path) -> None:
 def test_unready_until_the_active_set_is_in(fake: FakeApi, tmp_path: Path) -> None:
     put_gate(fake, A.digest)
     hold = threading.Event()
-    fake.fault = lambda r: (hold.wait(5), None)[1] if r.path == MAPS_PATH else None
+    fake.fault = lambda r: (hold.wait(25), None)[1] if r.path == MAPS_PATH else None
     with following(fake, tmp_path) as (source, _):
+        eventually(lambda: source.waiting() == ["PolicySet not listed yet"])  # the Gate is
         time.sleep(0.3)
         assert not source.synced
-        assert source.waiting() == ["PolicySet not listed yet"]
         fake.put(MAPS_PATH, published(1))
         hold.set()
         eventually(lambda: source.synced and active(source) == A.digest)
@@ -301,7 +302,11 @@ def test_refresh_sees_what_the_watches_have_not_brought(fake: FakeApi, tmp_path:
         assert accepted(source) == [A.digest]
 
 
-def test_refresh_is_shared_and_never_older_than_the_question(fake: FakeApi, tmp_path: Path) -> None:
+def test_refresh_is_shared_and_never_older_than_the_question(
+    fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policies, "LIVE_SECONDS", 20.0)  # a pause of the machine is no API server that can't be asked
+    asks = 10
     fake.put(MAPS_PATH, published(1))
     put_gate(fake, A.digest)
     with following(fake, tmp_path) as (source, _):
@@ -309,19 +314,17 @@ def test_refresh_is_shared_and_never_older_than_the_question(fake: FakeApi, tmp_
         fake._emit = lambda *_: None  # type: ignore[method-assign]
         fake.requests.clear()
         wrong: list[str] = []
-        versions = iter(range(10_000))
-        ends = time.monotonic() + 1.2
+        began = time.monotonic()
 
         def ask() -> None:
-            while time.monotonic() < ends:
+            for _ in range(asks):
                 with fake.lock:
-                    next(versions)
                     put_gate(fake, A.digest)
                     mine = _generation[0]
-                source.refresh()
+                asked = source.refresh()
                 sets = source.sets
-                if sets is None or sets.generation < mine:
-                    wrong.append(f"asked after {mine}, saw {sets and sets.generation}")
+                if not asked or sets is None or sets.generation < mine:
+                    wrong.append(f"asked after {mine}: {asked}, saw {sets and sets.generation}")
 
         threads = [threading.Thread(target=ask) for _ in range(12)]
         for thread in threads:
@@ -330,8 +333,9 @@ def test_refresh_is_shared_and_never_older_than_the_question(fake: FakeApi, tmp_
             thread.join()
         looks = [r for r in fake.requests if r.path == GATE_PATH]
         assert wrong == []
-        assert next(versions) > 50
-        assert 5 <= len(looks) <= 14  # ten a second, whoever asks
+        assert len(looks) >= asks  # each question of one thread needs a look that began after it
+        assert len(looks) < asks * len(threads) / 2
+        assert len(looks) <= (time.monotonic() - began) / policies.REFRESH_SECONDS + 2  # ten a second, whoever asks
 
 
 def test_refresh_without_an_api_server(fake: FakeApi, tmp_path: Path) -> None:
@@ -386,7 +390,7 @@ def test_who_publishes_nonsense_all_day_gets_few_events(fake: FakeApi, tmp_path:
         eventually(lambda: source.synced)
         for number in range(60):
             fake.put(MAPS_PATH, {**published(1), "metadata": {**published(1)["metadata"], "name": f"x-{number}"}})
-        eventually(lambda: len(seen.refusals) == 60, 5)
+        eventually(lambda: len(seen.refusals) == 60)
         assert len(events(fake)) == policies.EVENTS[0]
         assert source.refused["BadName"] == 60
 
