@@ -103,7 +103,7 @@ class Forwarder:
                     asyncio.run_coroutine_threadsafe(self._switch(now), self._loop).result(10)
 
     def _is_ready(self, port: int) -> bool:
-        probe = http.client.HTTPSConnection("127.0.0.1", port, timeout=1.0, context=self._unchecked)
+        probe = http.client.HTTPSConnection("127.0.0.1", port, timeout=2.0, context=self._unchecked)
         headers = {"Connection": "close"}  # a probe doesn't keep a connection that a draining replica waits for
         try:
             probe.request("GET", "/readyz", headers=headers)

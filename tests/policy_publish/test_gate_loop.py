@@ -227,6 +227,13 @@ def test_the_backstop_is_told_of_labels_that_are_settled(
     with controlling(fake, tmp_path):
         eventually(lambda: told() == ["maple-a/dra/enforce/dra"])
     monkeypatch.setattr(settling, "SETTLE_SECONDS", 1000.0)
-    with controlling(fake, tmp_path):  # the next one goes on from what was told
-        time.sleep(2.0)
+
+    def late(request: Request) -> Answer | None:
+        if request.path == "/api/v1/namespaces":
+            time.sleep(1.5)
+        return None
+
+    fake.fault = late
+    with controlling(fake, tmp_path):  # the next one goes on from what was told, also before it knows any namespace
+        time.sleep(4.0)
         assert told() == ["maple-a/dra/enforce/dra"]

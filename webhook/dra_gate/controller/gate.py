@@ -142,15 +142,16 @@ class GateController(Collector):
         if not self._leading():
             return
         in_use = sets.active.digest if sets is not None else ""
+        missing = self._templates.missing()
         known = Known(
             in_use=in_use,
             refused={refusal.digest: refusal.message for refusal in self.source.problems().values()},
-            missing=self._templates.missing(),
+            missing=missing,
             held={digest: now - since for digest, since in self._held.items()},
             sets=sets.all if sets is not None else (),
             recent=tuple(found for found, _ in self._counted.values()),
             lane=self._lane.held()[GATE],
-            namespaces=self._templates.lanes.held(),
+            namespaces=None if missing is None else self._templates.lanes.held(),
         )
         new = activated(gate, in_use)
         if new and gate.claimed is None:

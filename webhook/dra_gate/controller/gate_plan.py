@@ -34,7 +34,8 @@ class Known:
     `in_use` is the digest that new Pods get, empty for none; `refused` says by digest why a set that the Gate names is
     not used; `missing` how many templates each set still lacks that templates are kept for (None: not known yet);
     `sets` are those that count, `recent` those that counted a moment ago as well; `held` for how many seconds this
-    process has seen a set among the accepted ones; `lane` is the switch, and `namespaces` what their labels say;
+    process has seen a set among the accepted ones; `lane` is the switch, and `namespaces` what their labels say (None:
+    not known yet);
     `activator` who made the last change, for a change that says nothing about it.
     """
 
@@ -46,7 +47,7 @@ class Known:
     sets: tuple[PolicySet, ...] = ()
     recent: tuple[PolicySet, ...] = ()
     lane: Held | None = None
-    namespaces: Mapping[str, Held] = field(default_factory=dict)
+    namespaces: Mapping[str, Held] | None = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +137,7 @@ def _backstop(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
     }
     users = {user for found in counted for user in found.settings.exempt_users}
     domains = frozenset.intersection(*(found.served_domains() for found in counted)) if counted else frozenset()
-    listed = {text(entry).rpartition("/")[0] for entry in sequence(before.get("namespaces"))}
-    namespaces = [
-        told(one.said, lane)
-        for name, one in known.namespaces.items()
-        if one.said and one.settled(told=one.said in listed) and (lane := _lane(name, one.said, gate.switch, counted))
-    ]
+    namespaces = _namespaces(gate, known, counted)
     loaded = {found.digest for found in known.sets}.union(known.refused).issuperset(gate.named)
     switched = known.lane is None or not known.lane.settled(told=before.get("lane") == known.lane.said)
     too_much = max(len(exceptions), len(users), len(domains)) > TOLD or len(namespaces) > TOLD_NAMESPACES
@@ -155,6 +151,23 @@ def _backstop(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
         "exceptions": [{"rule": rule, "namespace": namespace} for rule, namespace in sorted(exceptions)],
         "exemptUsers": sorted(users),
     }
+
+
+def _namespaces(gate: Gate, known: Known, counted: Iterable[PolicySet]) -> list[str]:
+    """What the backstop is told of namespaces. While none are listed, what it was told goes on: it fits the labels that
+    a namespace has, or counts for nothing.
+    """
+    before = mapping(gate.status.get("backstop"))
+    entries = [text(entry) for entry in sequence(before.get("namespaces"))]
+    if known.namespaces is None:
+        same = (before.get("active"), before.get("lane")) == (gate.active, switch_text(gate.switch))
+        return entries if same else []
+    listed = {entry.rpartition("/")[0] for entry in entries}
+    return [
+        told(one.said, lane)
+        for name, one in known.namespaces.items()
+        if one.said and one.settled(told=one.said in listed) and (lane := _lane(name, one.said, gate.switch, counted))
+    ]
 
 
 def _lane(namespace: str, said: str, switch: Switch, counted: Iterable[PolicySet]) -> str:
