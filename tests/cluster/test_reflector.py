@@ -330,6 +330,26 @@ def test_a_list_that_is_asked_for_while_a_watch_is_opened_comes_at_once(
         reflector.stop()
 
 
+def test_a_kind_that_an_older_server_does_not_serve_is_none_until_it_is_served(
+    fake: FakeApi, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dra_gate.cluster.reflector.UNSERVED_SECONDS", (0.3, 0.4))
+    fake.fault = lambda _: (404, status(404, "NotFound"), {})
+    store = Store()
+    store.objects = {"from": {}, "before": {}}
+    reflector = Reflector(client, THINGS, store, "things", optional=True).start()
+    try:
+        eventually(lambda: reflector.lists >= 3)
+        assert reflector.synced.is_set()
+        assert store.objects == {}
+        assert (reflector.failures, caplog.records) == (0, [])
+        fake.put(THINGS, thing("a"))
+        fake.fault = None  # the cluster was upgraded
+        eventually(lambda: "a" in store.objects)
+    finally:
+        reflector.stop()
+
+
 def test_list_whose_pages_expire_is_taken_at_once(fake: FakeApi, client: Client) -> None:
     for i in range(600):
         fake.put(THINGS, thing(f"t{i}"))

@@ -267,7 +267,7 @@ def command(
         loops.append(CertificateController(client, GATE_NAMESPACE, settings, identity=name, leading=leading))
     for loop in loops:
         controller.metrics.registry.register(loop)
-    controller.metrics.watch([*decisions.caches(), *counter.reflectors])
+    controller.metrics.watch([*decisions.reflectors, *counter.reflectors])
 
     def lead() -> None:
         controller.activate()

@@ -16,11 +16,24 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from dra_gate.cluster.client import PAGE, ApiError, Client, ClusterError, Gone, Object, Params, Unreachable, Watch, lean
+from dra_gate.cluster.client import (
+    PAGE,
+    ApiError,
+    Client,
+    ClusterError,
+    Gone,
+    NotFound,
+    Object,
+    Params,
+    Unreachable,
+    Watch,
+    lean,
+)
 
 BACKOFF_SECONDS = (0.2, 30.0)  # first and longest wait between attempts
 WATCH_SECONDS = (240, 480)  # the server ends a watch after a time drawn from here: replicas come back one by one
 STEADY_SECONDS = 5.0  # a watch that lived this long was no failure, however it ended
+UNSERVED_SECONDS = (60, 120)  # until a kind that the server does not serve is asked for again
 PATIENCE = 5  # refusals in a row before the place in the stream is given up and all is listed anew
 
 _log = logging.getLogger(__name__)
@@ -81,6 +94,8 @@ class Reflector:
 
     `synced` is set after the first complete list and stays set. `age()` says how long ago the server was last heard:
     the cache is at most that far behind. Counters: `lists`, `watches`, `failures`, `sink_failures`.
+
+    `optional`: older API servers do not serve the kind. Then there is none of it, until it is served.
     """
 
     def __init__(
@@ -94,6 +109,7 @@ class Reflector:
         field_selector: str | None = None,
         backoff_seconds: tuple[float, float] = BACKOFF_SECONDS,
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
+        optional: bool = False,
     ) -> None:
         self.name = name
         self.synced = threading.Event()
@@ -106,6 +122,7 @@ class Reflector:
         self._selector = {name: selector for name, selector in selectors.items() if selector}
         self._backoff = Backoff(*backoff_seconds)
         self._watch_seconds = watch_seconds
+        self._optional = optional
         self._born = time.monotonic()
         self._version: str | None = None  # where to go on watching; None: list first
         self._opened: float | None = None  # time.monotonic() when this round's watch was answered
@@ -168,6 +185,8 @@ class Reflector:
                     self._relisting, self._version = False, None
             if self._version is None:
                 self._version = self._list()
+            if self._version is None:
+                return random.uniform(*UNSERVED_SECONDS)  # noqa: S311 - spreads load, guards nothing
             self._follow(self._version)
             if self._steady() or self._stopping.is_set() or self._relisting:
                 return 0.0
@@ -214,11 +233,19 @@ class Reflector:
         self._refusals = 0
         return True
 
-    def _list(self) -> str:
+    def _list(self) -> str | None:
+        """The place to watch from; None where the server does not serve the kind."""
         self.lists += 1
         listing = self._client.list(self._path, self._page, self._selector, self._sink.shape)
+        served = True
         try:
-            self._sink.replace(listing)
+            try:
+                self._sink.replace(listing)
+            except NotFound:
+                if not self._optional:
+                    raise
+                served = False
+                self._sink.replace(())
         except ClusterError:
             raise  # the list's own; sinks ask the server nothing
         except Exception as error:
@@ -226,7 +253,7 @@ class Reflector:
         self._page = PAGE
         self.last_seen = time.monotonic()
         self.synced.set()
-        return listing.resource_version
+        return listing.resource_version if served else None
 
     def _follow(self, version: str) -> None:
         self.watches += 1

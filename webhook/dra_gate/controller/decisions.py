@@ -58,7 +58,6 @@ WORKERS = 2
 SWEEP_SECONDS = 60.0  # Pods that wait are looked at this often, without asking anybody
 REFRESH_SECONDS = 3600.0  # between two texts about one Pod that waits for the same cause
 SETTLE_SECONDS = 0.05  # one allocation makes several events
-RULES_SECONDS = 10.0  # an API server before 1.37 has no taint rules: they are waited for no longer than this
 LISTING_SECONDS = 5.0  # while claims are listed anew, before what is in two of them is looked at again
 RECENT = 100
 _CLAIM = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
@@ -174,7 +173,6 @@ class DecisionController(Collector):
         self._settled = False
         self._stopping = False
         self._version = ""  # of the API server
-        self._started = 0.0
         self._sweep_at = 0.0
         self._recent: deque[DecisionRecord] = deque(maxlen=RECENT)
         self._follower: Follower | None = None
@@ -184,7 +182,13 @@ class DecisionController(Collector):
             self._capacity.candidates, self._capacity.model_of, self._inversion, self._capacity.node_ready
         )
         self.reflectors = [
-            Reflector(client, path, KindSink(upsert, delete, self._lock, shape), f"decisions/{kind}")
+            Reflector(
+                client,
+                path,
+                KindSink(upsert, delete, self._lock, shape),
+                f"decisions/{kind}",
+                optional=path == TAINT_RULES,  # served since Kubernetes 1.37
+            )
             for kind, path, upsert, delete, shape in (
                 ("Namespace", PATHS["Namespace"], self._set_namespace, self._drop_namespace, shapes.Namespace),
                 ("Node", PATHS["Node"], self._set_node, self._drop_node, shapes.FullNode),
@@ -218,7 +222,6 @@ class DecisionController(Collector):
 
     def start(self) -> None:
         """Start watching; nothing is written before `activate`."""
-        self._started = time.monotonic()
         for reflector in self.reflectors:
             reflector.start()
         for thread in self._threads:
@@ -265,15 +268,11 @@ class DecisionController(Collector):
         """The metrics of decisions and of the fleet."""
         return self.metrics.collect()
 
-    def caches(self) -> list[Reflector]:
-        """The caches whose age tells something: before Kubernetes 1.37 there are no taint rules to hear of."""
-        return [reflector for reflector in self.reflectors if "DeviceTaintRule" not in reflector.name]
-
     def seen(self) -> Seen:
         """What the page shows, now."""
         with self._lock:
             return Seen(
-                ready=bool(self._sets) and all(cache.synced.is_set() for cache in self.caches()),
+                ready=bool(self._sets) and all(cache.synced.is_set() for cache in self.reflectors),
                 models=self._capacity.by_model(time.time()),
                 doubled=self._doubled(),
                 recent=list(self._recent),
@@ -506,9 +505,7 @@ class DecisionController(Collector):
         """Whether enough is known to say something true."""
         if self._settled:
             return True
-        late = time.monotonic() - self._started > RULES_SECONDS
-        missing = [one for one in self.reflectors if not one.synced.is_set()]
-        if missing and not (late and all("DeviceTaintRule" in one.name for one in missing)):
+        if not all(one.synced.is_set() for one in self.reflectors):
             return False
         self._settled = True
         self._capacity.changes.clear()  # what was learnt at the start was no change

@@ -35,11 +35,11 @@ from dra_gate.allocation.health import (
 from dra_gate.cluster import shapes
 from dra_gate.cluster.client import ApiError, Client, ClusterError, Conflict, NotFound, Unreachable
 from dra_gate.cluster.events import write_event
-from dra_gate.cluster.facts import DRA, PATHS, TAINT_RULES, Key, KindSink
+from dra_gate.cluster.facts import PATHS, TAINT_RULES, Key, KindSink
 from dra_gate.cluster.reflector import Backoff, Reflector
 from dra_gate.controller import threads
 from dra_gate.controller.evicting import evict, pod_event
-from dra_gate.kube.raw import Object, mapping, sequence
+from dra_gate.kube.raw import Object, mapping
 from dra_gate.policy.model import ON_UNHEALTHY, PolicySet
 
 LOOK_SECONDS = 1.0  # a burst of events is looked at once
@@ -129,11 +129,10 @@ class HealthController(Collector):
                 "ResourceClaim", PATHS["ResourceClaim"], self._set_claim, self._drop_claim, shapes.LabelledClaim
             ),
             self._reflector("Pod", PATHS["Pod"], self._set_pod, self._drop_pod, shapes.BegunPod),
+            self._reflector(
+                "DeviceTaintRule", TAINT_RULES, capacity.set_taint_rule, capacity.drop_taint_rule, shapes.Spec
+            ),
         ]
-        self._rules = self._reflector(
-            "DeviceTaintRule", TAINT_RULES, capacity.set_taint_rule, capacity.drop_taint_rule, shapes.Spec
-        )
-        self._complete = False  # all that are served have started
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -202,7 +201,8 @@ class HealthController(Collector):
             delete(key)
             self._wake.set()
 
-        return Reflector(self._client, path, KindSink(changed, gone, self._lock, shape), f"health-{name}")
+        sink = KindSink(changed, gone, self._lock, shape)
+        return Reflector(self._client, path, sink, f"health-{name}", optional=path == TAINT_RULES)
 
     def _set_claim(self, key: Key, obj: Object) -> None:
         found = read_claim(obj)
@@ -234,8 +234,6 @@ class HealthController(Collector):
         while not self._stopping.is_set():
             wait = IDLE_SECONDS
             try:
-                if not self._complete:
-                    self._start_rules()
                 if self._leading():
                     wait = min(wait, self.look())
                 else:
@@ -252,13 +250,6 @@ class HealthController(Collector):
             self._wake.clear()
             self._stopping.wait(LOOK_SECONDS)
 
-    def _start_rules(self) -> None:
-        """DeviceTaintRule is not served everywhere, and to ask for what is not there for ever helps nobody."""
-        served = self._client.get(DRA.rstrip("/"), timeout=5.0)
-        if any(mapping(one).get("name") == "devicetaintrules" for one in sequence(served.get("resources"))):
-            self.reflectors.append(self._rules.start())
-        self._complete = True
-
     def _retire(self) -> None:
         """Who leads no more forgets what it knew of the past: it does not see what others do."""
         self._began = None
@@ -273,7 +264,7 @@ class HealthController(Collector):
     def look(self) -> float:
         """One look at every Pod: do what is due, and say in how many seconds there may be more."""
         sets = self._sets()
-        if sets is None or not self._complete or not all(one.synced.is_set() for one in self.reflectors):
+        if sets is None or not all(one.synced.is_set() for one in self.reflectors):
             return LOOK_SECONDS
         if any(one.age() > STALE_SECONDS for one in self.reflectors):
             return LOOK_SECONDS
