@@ -15,9 +15,11 @@ from allocation import fleet
 from cluster.conftest import kubeconfig
 from cluster.fake_api import Answer, FakeApi, Request, status
 from controller.test_decision_plan import claim, pod
+from dra_gate.allocation.record import loads
 from dra_gate.cluster.client import Client
 from dra_gate.controller.decision_plan import CONDITION
 from dra_gate.controller.decisions import DecisionController
+from dra_gate.controller.line_log import LineLog
 from policy_publish.test_source import eventually
 
 DRA = "/apis/resource.k8s.io/v1"
@@ -67,9 +69,11 @@ def namespaced(obj: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def controlling(fake: FakeApi, tmp_path: Path, *, lead: bool = True) -> Iterator[DecisionController]:
+def controlling(
+    fake: FakeApi, tmp_path: Path, *, lead: bool = True, log: LineLog | None = None
+) -> Iterator[DecisionController]:
     client = Client.connect(str(kubeconfig(tmp_path / f"config-{time.monotonic_ns()}", fake.url)))
-    controller = DecisionController(client, identity="t", leading=lambda: lead)
+    controller = DecisionController(client, identity="t", leading=lambda: lead, log=log)
     controller.use([fleet.policy_set()])
     controller.start()
     controller.activate()
@@ -100,9 +104,14 @@ def test_an_ill_server_is_not_stormed_and_all_is_said_once_when_it_is_well(
     fake: FakeApi, tmp_path: Path, code: int
 ) -> None:
     fake.fault = failing(4.0, code)
-    with controlling(fake, tmp_path):
+    log = LineLog(tmp_path / "records", 1 << 20)
+    with controlling(fake, tmp_path, log=log):
+        eventually(lambda: bool(writes(fake)))
+        assert loads(log.last()).pod == "p", "recorded before it is told"
         eventually(lambda: bool(conditions(fake)), 20)
         time.sleep(1.0)
+    (file,) = (tmp_path / "records").iterdir()
+    assert len(file.read_bytes().splitlines()) == 1
     assert len(events(fake)) == 1
     tries = [request for request in writes(fake) if request.path == EVENTS]
     assert 2 <= len(tries) <= 8

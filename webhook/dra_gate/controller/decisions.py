@@ -134,13 +134,15 @@ class _Progress:
     since: float = 0.0  # since 1970: when it was first seen in that stage
     events: Sequence[Object] = ()
     ask_at: float = 0.0  # time.monotonic(): not before this for its Events again
+    recorded: tuple[int, str, str] | None = None  # sequence, reason and message of the last record
 
 
 class DecisionController(Collector):
     """Keeps conditions, annotations and Events of Pods with claims true, in gated namespaces, while it leads.
 
     `use` names the policy sets, the active one first; before that nothing is written. `leading` is asked before every
-    write, `activate` and `deactivate` follow the Lease. `log` keeps the records.
+    write, `activate` and `deactivate` follow the Lease. `log` keeps the records: each before it is told on the Pod, so
+    one is there twice rather than not at all where the leader dies in between.
     """
 
     def __init__(
@@ -654,6 +656,10 @@ class DecisionController(Collector):
             new = told is None or decision.record.sequence != told.sequence
         record = decision.record
         if new:
+            recorded = record.sequence, decision.reason, decision.message
+            if self._records is not None and progress.recorded != recorded:
+                self._records.write(dumps(record))
+                progress.recorded = recorded
             self._say(pod, decision)
             first = record.outcome == "allocated" and (told is None or told.status != "True")
             with self._lock:
@@ -661,8 +667,6 @@ class DecisionController(Collector):
                 progress.refresh_at = time.monotonic() + REFRESH_SECONDS
                 self._recent.append(record)
             self.metrics.decided(decision, now - pod.created if first else None)
-            if self._records is not None:
-                self._records.write(dumps(record))
         model = record.model if record.outcome == "allocated" else ""
         if model and pod.model != model:
             path = f"/api/v1/namespaces/{key[0]}/pods/{key[1]}"
