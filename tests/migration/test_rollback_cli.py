@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from cluster.conftest import kubeconfig
 from cluster.fake_api import Answer, FakeApi, Request, status
-from dra_gate.cli import rollback
+from dra_gate.cli import gate_change, rollback
 from dra_gate.cluster.gate import GATE_PATH, GATES_PATH, read_gate
 from dra_gate.cluster.policy_map import MAPS_PATH
 from dra_gate.migration.waves import stamp
@@ -180,7 +180,7 @@ def test_without_a_why_nothing_is_done(cluster: Cluster) -> None:
     assert cluster.stored == {}
 
 
-def test_somebody_else_was_faster_and_what_they_wrote_stays(cluster: Cluster) -> None:
+def test_somebody_else_was_faster_and_what_they_wrote_stays(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def other() -> Answer | None:
         cluster.gate(tenants=[{"name": "mint", "lane": "dra"}])
         return None
@@ -191,7 +191,8 @@ def test_somebody_else_was_faster_and_what_they_wrote_stays(cluster: Cluster) ->
     assert cluster.stored["previousTenants"] == [{"name": "mint", "lane": "dra"}]
     cluster.trouble = [lambda: cluster.gate(override=PLUGIN)]
     assert "nothing to do" in cluster.run().stdout, "somebody else did it"
-    cluster.trouble = [lambda: (409, status(409, "Conflict"), {})] * 9
+    monkeypatch.setattr(gate_change, "_PATIENCE", 0.3)
+    cluster.trouble = [lambda: (409, status(409, "Conflict"), {})] * 999
     done = cluster.run("--off")
     assert (done.exit_code, cluster.switch) == (2, Switch(PLUGIN))
     assert "others keep changing the Gate" in done.stderr

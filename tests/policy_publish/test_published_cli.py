@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from cluster.conftest import kubeconfig
 from cluster.fake_api import Answer, FakeApi, Request, status
+from dra_gate.cli import gate_change
 from dra_gate.cli.policy import command, published
 from dra_gate.cluster.gate import (
     ACTIVATION,
@@ -198,10 +199,11 @@ def test_somebody_else_is_faster(cluster: Cluster) -> None:
     assert [entry["digest"] for entry in spec["accepted"]] == [A.digest, C.digest]
 
 
-def test_others_all_the_time(cluster: Cluster) -> None:
+def test_others_all_the_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_change, "_PATIENCE", 0.3)
     cluster.publish(1, 2)
     cluster.gate(active=A.digest)
-    cluster.trouble = [lambda: (409, status(409, "Conflict"), {})] * 9
+    cluster.trouble = [lambda: (409, status(409, "Conflict"), {})] * 999
     done = cluster.run("activate", B.digest)
     assert done.exit_code == 2
     assert "try again" in done.output
