@@ -130,6 +130,16 @@ def test_what_it_does_not_name_still_counts() -> None:
     assert verdict.exceptions == ("profiler",)
 
 
+def test_a_hundred_findings_that_pass_hide_no_other() -> None:
+    """No more than a hundred are told: those of a rule that is excepted must not take the place of others."""
+    entries = [{"name": f"g{number}", "resourceClaimName": "a-gpu"} for number in range(100)]
+    container = {"name": "c", "image": "i", "securityContext": {"privileged": True}}
+    pod = setting.pod(containers=[container], resourceClaims=entries)
+    verdict = validate(setting.request(pod), world().facts())
+    assert [finding.rule for finding in verdict.findings] == ["privileged"]
+    assert not verdict.allowed
+
+
 def test_midnight_comes_without_any_event() -> None:
     day = [20_811]
     made = World(policies(), now=lambda: day[0] * 86_400)
