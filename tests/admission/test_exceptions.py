@@ -140,6 +140,20 @@ def test_a_hundred_findings_that_pass_hide_no_other() -> None:
     assert not verdict.allowed
 
 
+@pytest.mark.parametrize("kind", ["pods", "deployments"])
+def test_who_applies_a_workload_does_not_create_its_pods(kind: str) -> None:
+    workload = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "prof", "namespace": "fern-dev"},
+        "spec": {"template": {"spec": POD["spec"]}},
+    }
+    applied = POD if kind == "pods" else workload
+    request = setting.request(applied, resource=("" if kind == "pods" else "apps", kind), user="ada")
+    found = [finding.rule for finding in judge(request, world(users=["ada"]).facts()).deciding.findings]
+    assert found == ([] if kind == "pods" else ["foreign-claim"])
+
+
 def test_midnight_comes_without_any_event() -> None:
     day = [20_811]
     made = World(policies(), now=lambda: day[0] * 86_400)
