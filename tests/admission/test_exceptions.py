@@ -130,6 +130,42 @@ def test_what_it_does_not_name_still_counts() -> None:
     assert verdict.exceptions == ("profiler",)
 
 
+def test_a_node_by_name_that_passes_in_lane_device_plugin_gets_the_rest_of_the_policy() -> None:
+    """The kubelet holds its node against selector and affinity, so it may be named; without them validate refuses."""
+    pod = setting.pod(containers=[setting.asking("1")], nodeName="hopper-0")
+    asked = setting.request(pod, namespace="plugin")
+    assert "NODE_PINNING" in {finding.code for finding in judge(asked, world().facts()).deciding.findings}
+    judged = judge(asked, world(rules=["node-pinning"], namespaces=["plugin"]).facts())
+    assert judged.deciding.findings == ()
+    assert judged.word == "mutate"
+    assert judged.result["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert judged.deciding.exceptions == ("profiler",)
+
+
+def test_a_hundred_findings_that_pass_hide_no_other() -> None:
+    """No more than a hundred are told: those of a rule that is excepted must not take the place of others."""
+    entries = [{"name": f"g{number}", "resourceClaimName": "a-gpu"} for number in range(100)]
+    container = {"name": "c", "image": "i", "securityContext": {"privileged": True}}
+    pod = setting.pod(containers=[container], resourceClaims=entries)
+    verdict = validate(setting.request(pod), world().facts())
+    assert [finding.rule for finding in verdict.findings] == ["privileged"]
+    assert not verdict.allowed
+
+
+@pytest.mark.parametrize("kind", ["pods", "deployments"])
+def test_who_applies_a_workload_does_not_create_its_pods(kind: str) -> None:
+    workload = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "prof", "namespace": "fern-dev"},
+        "spec": {"template": {"spec": POD["spec"]}},
+    }
+    applied = POD if kind == "pods" else workload
+    request = setting.request(applied, resource=("" if kind == "pods" else "apps", kind), user="ada")
+    found = [finding.rule for finding in judge(request, world(users=["ada"]).facts()).deciding.findings]
+    assert found == ([] if kind == "pods" else ["foreign-claim"])
+
+
 def test_midnight_comes_without_any_event() -> None:
     day = [20_811]
     made = World(policies(), now=lambda: day[0] * 86_400)

@@ -11,7 +11,7 @@ import pytest
 
 from admission import setting
 from admission.setting import asking, pod, request
-from dra_gate.admission import guards, late
+from dra_gate.admission import guards, held, late
 from dra_gate.admission.configurations import GATE_WRITERS
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.mutate import mutate
@@ -121,6 +121,25 @@ def test_a_namespace_that_was_just_labelled_takes_pods_that_nobody_held() -> Non
     assert validate(request(unseen), world.facts()).ignored
     now[0] += 60
     assert refused(unseen, "fern-dev", world.facts()) == {"NOT_HELD", "FORGED_ANNOTATION"}
+
+
+def test_a_pod_of_more_claims_than_a_grant_has_room_for_would_wait_for_ever() -> None:
+    quota = replace(setting.policy_set().tenants["birch"].quota, devices=None, models={})
+    birch = replace(setting.policy_set().tenants["birch"], quota=quota, weight=1)
+    tenants = {**setting.policy_set().tenants, "birch": birch}
+    facts = replace(setting.facts(), policy_set=replace(setting.policy_set(), tenants=tenants))
+    several = [{**asking("1"), "name": f"c{number}"} for number in range(33)]
+    fits = mutated(pod(containers=several[:32]), "birch", facts)
+    found = held.read({**fits, "metadata": {**fits["metadata"], "uid": "u", "namespace": "birch"}})
+    assert found is not None and not found.trouble  # noqa: PT018
+    assert refused(fits, "birch", facts) == set()
+    verdict = mutate(request(pod(containers=several), namespace="birch"), facts)
+    assert [finding.code for finding in verdict.findings] == ["TOO_LARGE"]
+    # Nor one that somebody wrote as if mutate had.
+    fits["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": late.late_name("first", "more")})
+    fits["metadata"]["annotations"] |= {CLAIMS: f"{fits['metadata']['annotations'][CLAIMS]},more=1"}
+    fits["metadata"]["annotations"] |= {"dra-gate.io/devices": "33"}
+    assert refused(fits, "birch", facts) == {"TOO_LARGE"}
 
 
 # -- quota, where a replica knows ledgers alone ------------------------------------------------------------------------

@@ -62,3 +62,42 @@ def test_a_new_spec_is_judged_without_compiling(monkeypatch: pytest.MonkeyPatch)
     assert [reached.why for reached in judged.of_new_spec(never_seen)] == [
         "device class everything.example and its selectors can accept a device of driver gpu.nvidia.com"
     ]
+
+
+def big_class(expression: str) -> dict[str, Any]:
+    """A class that only a published device makes a gated one."""
+    spec = {"selectors": [{"cel": {"expression": expression}}]}
+    return {"kind": "DeviceClass", "metadata": {"name": "big.example"}, "spec": spec}
+
+
+MODEL = "device.attributes['gpu.nvidia.com'].productName"
+BIG = f"has({MODEL}) && {MODEL}.startsWith('NVIDIA H')"
+
+
+def published() -> dict[str, Any]:
+    device = {"name": "gpu-0", "attributes": {"productName": {"string": "NVIDIA H100 80GB HBM3"}}}
+    return {
+        "kind": "ResourceSlice",
+        "metadata": {"name": "s"},
+        "spec": {"driver": "gpu.nvidia.com", "nodeName": "n", "devices": [device]},
+    }
+
+
+def test_a_gated_class_stays_gated_while_it_is_judged_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions are made while another thread judges: they see what was before, or what is after."""
+    world = setting.world(published(), big_class(BIG))
+    spec = {"devices": {"requests": [asking("big.example")]}}
+    meanwhile: list[bool] = []
+    judge_slice = Reach.judge_slice
+
+    def slowly(judged: Reach, published: Any) -> bool:
+        meanwhile.append(bool(world.facts().reached_by(spec)))
+        return judge_slice(judged, published)
+
+    monkeypatch.setattr(Reach, "judge_slice", slowly)
+    world.apply(big_class(f"{BIG} && true"))
+    assert meanwhile
+    assert all(meanwhile)
+    assert world.facts().reached_by(spec)
+    world.apply(big_class("device.driver == 'nic.example'"))
+    assert not world.facts().reached_by(spec)

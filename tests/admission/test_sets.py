@@ -122,6 +122,9 @@ def test_a_namespace_that_was_just_labelled_takes_pods_from_before() -> None:
     # Only what mutate left undone: a claim of somebody's own was never right.
     claim = pod(resourceClaims=[{"name": "g", "resourceClaimName": "somebodys"}])
     assert refused(claim, seen.facts()) == ["FOREIGN_CLAIM"]
+    # However much that is: no more than a hundred findings are told, and those of mutate's take no other's place.
+    privileged = {"name": "p", "image": "a", "securityContext": {"privileged": True}}
+    assert "PRIVILEGED" in refused(pod(containers=[*[asking(1)] * 100, privileged]), seen.facts())
     seen.apply({"kind": "Namespace", "metadata": {"name": "nobodys", "labels": {}}})
     clock.now += 60
     seen.apply(labelled("nobodys", lane="dra"))

@@ -138,3 +138,34 @@ def test_late_claims_are_of_a_set_that_has_the_candidates_that_the_arbiter_knows
     for as_told, policy_set in ((False, before), (True, after)):
         (template,) = view.templates(waiting, as_told=as_told) or ()
         assert template.candidates == policy_set.policies[ref].candidates
+
+
+def test_a_class_that_only_published_devices_make_a_gated_one_stays_one() -> None:
+    """Slices and classes come in any order and are told again, and policies change: quota counts what it gives."""
+    product = "device.attributes['gpu.nvidia.com'].productName"
+    selector = {"cel": {"expression": f"has({product}) && {product}.startsWith('NVIDIA H')"}}
+    spec = {"extendedResourceName": "big.example/gpu", "selectors": [selector]}
+    device = {"name": "gpu-0", "attributes": {"productName": {"string": "NVIDIA H100 80GB HBM3"}}}
+    published = small.slice_of("n1", [device])
+    capacity = Capacity()
+    view = View(capacity)
+    bare = pod(annotations=STAMPED, schedulingGates=[], resourceClaims=[])
+    bare["metadata"]["namespace"] = "b1"
+    bare["spec"]["containers"] = [{"name": "c", "resources": {"limits": {"big.example/gpu": "2"}}}]
+
+    def charged() -> bool:
+        view.set_pod(("b1", "p-u"), bare, 0)
+        return any(charge.devices for charge in view.holdings.used.values())
+
+    capacity.set_slice(("", "s"), published)
+    view.set_slice(published["spec"])
+    view.use([made()])
+    assert not charged()
+    view.set_class("big.example", spec)
+    assert charged()
+    view.set_class("big.example", dict(spec))
+    assert charged()
+    view.use([made()])
+    assert charged()
+    view.set_class("big.example", {**spec, "selectors": [{"cel": {"expression": "device.driver == 'nic.example'"}}]})
+    assert not charged()

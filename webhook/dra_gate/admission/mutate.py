@@ -14,6 +14,7 @@ from typing import Any
 from dra_gate.admission import convert, rules, void
 from dra_gate.admission import stamp as stamps
 from dra_gate.admission.convert import Plan
+from dra_gate.admission.exceptions import excepted
 from dra_gate.admission.facts import Facts
 from dra_gate.admission.hold import hold_of
 from dra_gate.admission.late import late_name
@@ -103,7 +104,8 @@ def plugin_changes(request: Request, scope: Scope, facts: Facts) -> tuple[tuple[
     found: list[Finding] = []
     if plugin is not None:
         assert scope.tenant is not None  # noqa: S101 - or there is no such Pod
-        found += node_pinning.unscheduled(context)
+        # One that is let pass gets all else: the kubelet holds its node against selector and affinity.
+        found += excepted(tuple(node_pinning.unscheduled(context)), request, facts)[0]
         found += quota.of_plugin_pod(plugin, scope.tenant, facts)
         found += (
             _other_pool(label, f"{value!r} is what it must be: {plugin.why[label]}", pod)

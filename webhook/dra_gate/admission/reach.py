@@ -6,6 +6,7 @@ Compiles CEL, so it runs when objects arrive, never inside a decision; what a de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 
 from dra_gate import cel
 from dra_gate.admission.facts import Reached
@@ -91,6 +92,14 @@ class Reach:
             for name in open_classes:
                 self._judge(name, device)
         return len(self._gated) != before
+
+    def frozen(self) -> Reach:
+        """As it is now, for decisions: they are made while another thread judges classes, and a class that is being
+        judged is gated by nothing until that has been found again. Answers are shared: they never change.
+        """
+        found = copy(self)
+        found._classes, found._gated = dict(self._classes), dict(self._gated)
+        return found
 
     def of_spec(self, spec: Object) -> tuple[Reached, ...]:
         """The requests of a claim spec that can give a gated device."""

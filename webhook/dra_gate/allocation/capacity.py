@@ -420,6 +420,15 @@ class Capacity:
         """A policy's candidates in its order, each with the bits that a device of it has to hold; none if not known."""
         return tuple((candidate.model, candidate.needs) for candidate in self._orders.get(policy, ()))
 
+    def published(self) -> Iterator[tuple[str, Sequence[Object]]]:
+        """Driver and devices of slices, but those of which all devices are like others before."""
+        seen = set[tuple[str, bytes]]()
+        for one in self._slices.values():
+            kinds = {(one.pool[0], device.digest) for device in one.devices}
+            if not kinds <= seen:
+                seen |= kinds
+                yield one.pool[0], _unpacked(one.packed)
+
     def model_of(self, device: DeviceId) -> str:
         """The model of a published device; empty where it has none or is not published."""
         rows = (self._rows.get(place) for place in self._places.get(device, ()))

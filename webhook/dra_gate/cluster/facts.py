@@ -257,7 +257,7 @@ class World:
             known_classes=frozenset(self._reach.classes),
             templates=self._templates,
             claims=self._claims,
-            reached_by=self._reach.of_new_spec,
+            reached_by=self._reach.frozen().of_new_spec,
             ledgers={name: view for name, view in self._ledgers.items() if name not in self._fixed_used}
             if self._fixed_used
             else self._ledgers,

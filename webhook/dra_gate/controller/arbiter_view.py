@@ -59,6 +59,7 @@ class View:
     Pods as they were."""
 
     def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
         self.pods: dict[Key, Waiting] = {}
         self.by_uid: dict[str, Key] = {}
         self.claims: dict[Key, ClaimSeen] = {}
@@ -106,6 +107,7 @@ class View:
         self._reach = Reach([model for one in sets for model in one.models.values()])
         for name, spec in self._class_specs.items():
             self._reach.set_class(name, spec)
+        self._judge_published()
         self._judge_again()
         self.lanes.judge()
         for name, labels in self._labels.items():
@@ -120,8 +122,11 @@ class View:
 
     def set_class(self, name: str, spec: Object) -> None:
         """A DeviceClass was made or changed."""
+        if self._class_specs.get(name) == spec:
+            return  # a new list brings it again, and judging it means every slice
         self._class_specs[name] = spec
-        self._reach.set_class(name, spec)
+        if self._reach.set_class(name, spec):
+            self._judge_published()
         self._judge_again()
 
     def drop_class(self, name: str) -> None:
@@ -355,6 +360,11 @@ class View:
         if found is None:
             found = self._given[given] = given_charge(given, self._reach.drivers)
         return found
+
+    def _judge_published(self) -> None:
+        """Some classes only a published device makes gated ones, and slices may have come before them."""
+        for driver, devices in self._capacity.published():
+            self._reach.judge_slice({"driver": driver, "devices": devices})
 
     def _judge_again(self) -> None:
         names = {IMPLICIT_PREFIX + name for name in self._reach.gated}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from dra_gate.admission.facts import Facts
+from dra_gate.admission.held import MOST_CLAIMS
 from dra_gate.admission.hold import hold_of
 from dra_gate.admission.plugin_pod import PluginPod
 from dra_gate.admission.rules.rule import POD_CREATE, Context, Rule
@@ -71,6 +72,13 @@ def findings(held: Mapping[str, Template], late: Mapping[str, int], context: Con
         yield RULE.finding("spec", f"tenant {tenant.name}: {problem}", remedy=remedy)
     elif may_wait:
         yield from _too_large(held, late, candidates, ledger.largest)
+    if len(late) > MOST_CLAIMS:
+        yield RULE.finding(
+            "spec",
+            f"{len(late)} claims would be granted to it at once, and one grant has room for {MOST_CLAIMS}",
+            code="TOO_LARGE",
+            remedy="It would wait for ever: make several Pods of it, or ask for all devices in fewer containers",
+        )
     if waits and ledger.waiting >= tenant.max_waiting:
         yield RULE.finding(
             "spec",

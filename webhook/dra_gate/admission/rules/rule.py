@@ -130,7 +130,8 @@ class Registry:
 
     def findings(self, context: Context, *, as_written: bool = False) -> tuple[Finding, ...]:
         """The findings of all rules that are about this kind of request, in the registry's order: all of them, or the
-        first `MAX_FINDINGS`. With `as_written` only those of rules that judge what people wrote.
+        first `MAX_FINDINGS` and of each rule that comes after those its first, since those of one rule may be let pass.
+        With `as_written` only those of rules that judge what people wrote.
         """
         request = context.request
         rules: Iterable[Rule] = self._by_kind.get((request.group, request.target, request.operation), ())
@@ -138,7 +139,10 @@ class Registry:
             rules = [rule for rule in rules if rule.lane in ("", context.scope.lane)]
         if as_written:
             rules = [rule for rule in rules if rule.as_written]
-        return tuple(islice((finding for rule in rules for finding in rule.check(context)), MAX_FINDINGS))
+        found: list[Finding] = []
+        for rule in rules:
+            found += islice(rule.check(context), max(MAX_FINDINGS - len(found), 1))
+        return tuple(found)
 
 
 CLAIM_CREATE = (
