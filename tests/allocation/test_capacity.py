@@ -239,6 +239,18 @@ def test_turns_of_health_are_counted_by_model() -> None:
     assert capacity.changes == {("h100", "unhealthy"): 5, ("h100", "healthy"): 5}
 
 
+def test_a_taint_rule_that_is_edited_turns_nothing_healthy_in_between() -> None:
+    capacity = built({"class": {GPU: gpu_class()}, "node": {("", "n1"): node()}})
+    capacity.set_slice(("", "s"), slice_of("n1", [device("g0", "h100")]))
+    capacity.set_taint_rule(("", "r"), taint_rule({"driver": "gpu.nvidia.com"}))
+    before = dict(capacity.changes)
+    capacity.set_taint_rule(("", "r"), taint_rule({"driver": "gpu.nvidia.com"}, key="worse"))
+    capacity.set_taint_rule(("", "r"), taint_rule({"pool": "n1"}, key="worse"))
+    assert dict(capacity.changes) == before
+    capacity.drop_taint_rule(("", "r"))
+    assert dict(capacity.changes) == {**before, ("h100", "healthy"): before.get(("h100", "healthy"), 0) + 1}
+
+
 def test_an_expression_that_fails_on_a_device_is_counted_and_matches_nothing() -> None:
     kinds = fleet()
     del kinds["slice"]["", "s1"]["spec"]["devices"][0]["attributes"]["type"]

@@ -317,20 +317,21 @@ class Capacity:
             return
         driver, pool, device = (text(selector.get(word)) or None for word in ("driver", "pool", "device"))
         rule = (driver, pool, device), _taint(mapping(at(obj, "spec", "taint")))
-        if self._rules.get(key[1]) != rule:
-            self.drop_taint_rule(key)
+        before = self._rules.get(key[1])
+        if before != rule:
+            # Off and on again before anything is counted: no device turns healthy in between.
+            self._unrule(key[1])
             self._rules[key[1]] = rule
             self._taints.setdefault(rule[0], {})[key[1]] = rule[1]
-            self._rule_changed(rule[0])
+            for changed in {rule[0], rule[0] if before is None else before[0]}:
+                self._rule_changed(changed)
 
     def drop_taint_rule(self, key: Key) -> None:
         """A DeviceTaintRule is gone."""
-        rule = self._rules.pop(key[1], None)
-        if rule is not None:
-            del self._taints[rule[0]][key[1]]
-            if not self._taints[rule[0]]:
-                del self._taints[rule[0]]
-            self._rule_changed(rule[0])
+        before = self._rules.get(key[1])
+        if before is not None:
+            self._unrule(key[1])
+            self._rule_changed(before[0])
 
     def set_claim(self, key: Key, obj: Object) -> None:
         """A ResourceClaim was made or changed."""
@@ -440,6 +441,14 @@ class Capacity:
         """Devices in more than one claim, and the claims; by device."""
         return {device: tuple(sorted(self._holders[device])) for device in sorted(self._doubled)}
 
+    def doubled_in(self, claim: Key) -> list[DeviceId]:
+        """The devices of a claim that are in another one, too."""
+        return sorted(self._doubled.intersection(self._claims.get(claim, ())))
+
+    def holders(self, device: DeviceId) -> tuple[Key, ...]:
+        """The claims that a device is in."""
+        return tuple(self._holders.get(device, ()))
+
     def not_evaluated(self) -> int:
         """How many published devices could not be asked one of the policies' expressions."""
         return sum(count for (traits, *_), count in self._sums.items() if traits.faulty)
@@ -548,6 +557,11 @@ class Capacity:
     def _node_changed(self, node: str) -> None:
         for place in self._on_node.get(node, ()):
             self._count(place)
+
+    def _unrule(self, name: str) -> None:
+        rule = self._rules.pop(name, None)
+        if rule is not None:
+            _discard(self._taints, rule[0], name)
 
     def _rule_changed(self, selector: tuple[str | None, str | None, str | None]) -> None:
         driver, pool, device = selector
