@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -229,6 +230,18 @@ def test_a_slice_that_goes_to_another_pool_leaves_its_old_one_right() -> None:
     assert capacity.by_model(NOW)["h100"].healthy == 0
     capacity.set_slice(("", "s2"), slice_of("n1", [device("gpu-9", "h100")], pool="other"))
     assert capacity.by_model(NOW)["h100"].healthy == 6
+
+
+def test_a_driver_that_calls_the_pool_of_each_node_alike_costs_little() -> None:
+    """The scheduler takes each node's part for itself, and so it works."""
+    capacity = built({"class": {GPU: gpu_class()}, "node": {("", f"n{number}"): node() for number in range(500)}})
+    began = time.process_time()
+    for number in range(500):
+        capacity.set_slice(("", f"s{number}"), slice_of(f"n{number}", [device("g0", "h100")], pool="gpus"))
+    assert time.process_time() - began < 3.0
+    assert capacity.by_model(NOW)["h100"].healthy == 500
+    capacity.set_slice(("", "s7"), slice_of("n7", [device("g0", "h100")], generation=2, count=2, pool="gpus"))
+    assert capacity.by_model(NOW)["h100"].healthy == 499
 
 
 def test_turns_of_health_are_counted_by_model() -> None:

@@ -669,34 +669,48 @@ def held_devices(claim: Object) -> tuple[DeviceId, ...]:
 
 
 def _views(slices: Sequence[_Slice]) -> dict[str, _View]:
-    """A pool's slices as each home sees them: its own and those of no home (GatherPools in the allocator)."""
+    """A pool's slices as each home sees them: its own and those of no home (GatherPools in the allocator).
+
+    A pool may have as many homes as there are nodes: of the whole pool nothing is looked at once for each.
+    """
     found = {}
     newest = max(one.generation for one in slices)
-    for home in {one.home for one in slices}:
-        own = [one for one in slices if one.home in ("", home)]
+    by_home: dict[str, list[_Slice]] = {}
+    for one in slices:
+        by_home.setdefault(one.home, []).append(one)
+    everywhere = [one for one in slices if one.generation == newest]
+    whole = {one.wanted for one in everywhere} == {len(everywhere)}
+    lacking = EXTRA if max(one.wanted for one in everywhere) < len(everywhere) else INCOMPLETE
+    counters = whole and _wrong_counters(everywhere)
+    for home, there in by_home.items():
+        own = [*there, *by_home.get("", ())] if home else there
         generation = max(one.generation for one in own)
         own = [one for one in own if one.generation == generation]
-        everywhere = [one for one in slices if one.generation == generation]
-        problem = ""
         if {one.wanted for one in own} == {len(own)}:
-            problem = _invalid(own, own)
+            problem = INVALID if _repeats(own) or _wrong_counters(own) else ""
         elif newest > generation:
             problem = OBSOLETE
-        elif {one.wanted for one in everywhere} != {len(everywhere)}:
-            problem = EXTRA if max(one.wanted for one in everywhere) < len(everywhere) else INCOMPLETE
+        elif not whole:
+            problem = lacking
         else:
-            problem = _invalid(own, everywhere)
+            problem = INVALID if _repeats(own) or counters else ""
         found[home] = _View(generation, problem)
     return found
 
 
-def _invalid(own: Sequence[_Slice], everywhere: Sequence[_Slice]) -> str:
+def _repeats(own: Sequence[_Slice]) -> bool:
+    """A device stands in it twice."""
     names = [device.name for one in own for device in one.devices]
+    return len(set(names)) < len(names)
+
+
+def _wrong_counters(everywhere: Sequence[_Slice]) -> bool:
+    """A counter set stands twice in these slices, or one that a device consumes does not."""
     sets = [name for one in everywhere for name in one.counters]
     counters = {(name, counter) for one in everywhere for name, there in one.counters.items() for counter in there}
     consumed = frozenset().union(*(one.consumed for one in everywhere))
-    twice = len(set(names)) < len(names) or len(set(sets)) < len(sets) or any(one.repeated for one in everywhere)
-    return INVALID if twice or not consumed <= counters else ""
+    twice = len(set(sets)) < len(sets) or any(one.repeated for one in everywhere)
+    return twice or not consumed <= counters
 
 
 def _same_frame(one: _Slice, other: _Slice) -> bool:
