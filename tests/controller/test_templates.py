@@ -287,3 +287,17 @@ def test_what_was_not_needed_in_an_earlier_term_is_kept_for_its_grace_again(
     assert not look_at(idle, action)
     now[0] += templates.GRACE_SECONDS + 1
     assert look_at(idle, action)
+
+
+def test_who_does_not_lead_keeps_no_list_of_what_was_touched(idle: TemplateController) -> None:
+    """It would become longer with every namespace that comes and goes; who begins to lead looks at everything."""
+    with idle._lock:
+        idle._active = False
+        for number in range(3):
+            key = "", f"run-{number}"
+            idle._set_namespace(key, {"metadata": {"name": key[1]}})
+            idle._drop_namespace(key)
+        assert idle._dirty == set()
+        idle._templates["maple-a"] = {}
+    idle.activate()
+    assert idle._dirty == {"maple-a"}

@@ -215,6 +215,8 @@ class TemplateController:
     # -- the cluster as seen: each runs with the lock held, in a reflector's thread ------------------------------------
 
     def _touch(self, namespace: str) -> None:
+        if not self._active:
+            return  # whoever begins to lead looks at everything
         self._dirty.add(namespace)
         self._changed.notify_all()
 
