@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -231,12 +232,36 @@ def test_a_slice_that_goes_to_another_pool_leaves_its_old_one_right() -> None:
     assert capacity.by_model(NOW)["h100"].healthy == 6
 
 
+def test_a_driver_that_calls_the_pool_of_each_node_alike_costs_little() -> None:
+    """The scheduler takes each node's part for itself, and so it works."""
+    capacity = built({"class": {GPU: gpu_class()}, "node": {("", f"n{number}"): node() for number in range(500)}})
+    began = time.process_time()
+    for number in range(500):
+        capacity.set_slice(("", f"s{number}"), slice_of(f"n{number}", [device("g0", "h100")], pool="gpus"))
+    assert time.process_time() - began < 3.0
+    assert capacity.by_model(NOW)["h100"].healthy == 500
+    capacity.set_slice(("", "s7"), slice_of("n7", [device("g0", "h100")], generation=2, count=2, pool="gpus"))
+    assert capacity.by_model(NOW)["h100"].healthy == 499
+
+
 def test_turns_of_health_are_counted_by_model() -> None:
     capacity = built(fleet())
     capacity.changes.clear()
     capacity.set_node(("", "n1"), node("False"))
     capacity.set_node(("", "n1"), node())
     assert capacity.changes == {("h100", "unhealthy"): 5, ("h100", "healthy"): 5}
+
+
+def test_a_taint_rule_that_is_edited_turns_nothing_healthy_in_between() -> None:
+    capacity = built({"class": {GPU: gpu_class()}, "node": {("", "n1"): node()}})
+    capacity.set_slice(("", "s"), slice_of("n1", [device("g0", "h100")]))
+    capacity.set_taint_rule(("", "r"), taint_rule({"driver": "gpu.nvidia.com"}))
+    before = dict(capacity.changes)
+    capacity.set_taint_rule(("", "r"), taint_rule({"driver": "gpu.nvidia.com"}, key="worse"))
+    capacity.set_taint_rule(("", "r"), taint_rule({"pool": "n1"}, key="worse"))
+    assert dict(capacity.changes) == before
+    capacity.drop_taint_rule(("", "r"))
+    assert dict(capacity.changes) == {**before, ("h100", "healthy"): before.get(("h100", "healthy"), 0) + 1}
 
 
 def test_an_expression_that_fails_on_a_device_is_counted_and_matches_nothing() -> None:

@@ -139,3 +139,28 @@ def test_what_a_node_has() -> None:
     found = {"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}, "status": {"allocatable": {"cpu": "64"}}}
     assert allocatable(found) == {"cpu": 64000}
     assert taints_of(found) == (("k", "", "NoSchedule"),)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [{"key": "a"}]}] * 20_000}}}},
+        {"affinity": affinity(*[{"key": "zone", "operator": "Exists"}] * 20_000)},
+        {"affinity": affinity({"key": "zone", "operator": "In", "values": ["b"] * 20_000})},
+        {"affinity": affinity(*[{"key": "metadata.name", "operator": "Exists"}] * 20_000, word="matchFields")},
+        {"tolerations": [{"key": "other"}] * 20_000},
+    ],
+)  # fmt: skip
+def test_a_pod_of_many_clauses_is_held_against_few_nodes(spec: dict[str, Any]) -> None:
+    """Whoever writes a Pod says how long it takes to hold it against a node; all others wait meanwhile."""
+    asked: list[str] = []
+
+    def room(name: str) -> Room:
+        asked.append(name)
+        return Room({"zone": "a"}, (("k", "v", "NoSchedule"),), FREE)
+
+    assert inversion(pod(**spec), "here", [str(number) for number in range(100)], room, 5000).code in (
+        "affinity",
+        "taint",
+    )
+    assert len(asked) == 1

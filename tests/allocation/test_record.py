@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import pytest
 from hypothesis import given
@@ -120,3 +121,12 @@ def test_records_come_back_and_their_text_fits_into_an_event(
     assert loads(dumps(made)) == made
     assert b"\n" not in dumps(made)
     assert len(chain(made).encode()) <= NOTE_BYTES
+
+
+def test_a_pod_that_names_one_claim_twenty_thousand_times_is_told_at_once() -> None:
+    claims = tuple(ClaimDecision(f"e{number}", "nic", 1, (), devices=("pool/nic-0",)) for number in range(20_000))
+    began = time.process_time()
+    told = chain(record(claims=claims, passed=()))
+    assert time.process_time() - began < 1.0
+    assert len(told.encode()) <= NOTE_BYTES
+    assert told.startswith("Asked for 20000 devices under train@1. … e0: pool/nic-0. e1: ")

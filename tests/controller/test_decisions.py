@@ -14,9 +14,10 @@ import pytest
 from allocation import fleet
 from cluster.conftest import kubeconfig
 from cluster.fake_api import Answer, FakeApi, Request, status
-from controller.test_decision_plan import claim, pod
+from controller.test_decision_plan import BOUND, claim, pod, said
 from dra_gate.allocation.record import loads
 from dra_gate.cluster.client import Client
+from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
 from dra_gate.controller.decision_plan import CONDITION
 from dra_gate.controller.decisions import DecisionController
 from dra_gate.controller.line_log import LineLog
@@ -185,13 +186,78 @@ def test_another_pod_of_the_same_name_is_not_written_on(fake: FakeApi, tmp_path:
         assert len([request for request in writes(fake) if request.method == "PATCH"]) == 1
 
 
-def test_of_nodes_that_are_gone_nothing_is_kept(fake: FakeApi, tmp_path: Path) -> None:
-    client = Client.connect(str(kubeconfig(tmp_path / "config", fake.url)))
-    controller = DecisionController(client, identity="t", leading=lambda: True)
+@pytest.fixture
+def idle(tmp_path: Path) -> Iterator[DecisionController]:
+    """It has no threads: a test tells it what happens."""
+    client = Client.connect(str(kubeconfig(tmp_path / "config", "http://127.0.0.1:9")))
+    yield DecisionController(client, identity="t", leading=lambda: True)
+    client.close()
+
+
+def test_of_nodes_that_are_gone_nothing_is_kept(idle: DecisionController) -> None:
     for number in range(3):
         found = {"spec": {"nodeName": f"n{number}", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}}
-        controller._take_room(("m1", "p"), found)
-    assert list(controller._taken_on) == ["n2"]
-    controller._take_room(("m1", "p"), {})
-    assert controller._taken_on == {}
-    client.close()
+        idle._take_room(("m1", "p"), found)
+    assert list(idle._taken_on) == ["n2"]
+    idle._take_room(("m1", "p"), {})
+    assert idle._taken_on == {}
+
+
+def test_of_namespaces_that_are_gone_nothing_is_kept(idle: DecisionController) -> None:
+    """Whoever tests in a cluster makes a namespace for each run."""
+    for number in range(3):
+        key = f"run-{number}", "p"
+        idle._set_claim(key, claim())
+        idle._set_pod(key, pod(WAITS))
+        idle._drop_pod(key)
+        idle._drop_claim(key)
+        idle._drop_claim(key)
+    assert (idle._claims, idle._pods, idle._namers) == ({}, {}, {})
+
+
+def test_of_amounts_that_no_pod_asks_for_any_more_nothing_is_kept(idle: DecisionController) -> None:
+    """A vertical autoscaler writes numbers that no other Pod has."""
+    for number in range(5000):
+        asked = {"cpu": f"{number + 1}m"}
+        key = "m1", f"p{number % 10}"
+        idle._take_room(key, {"spec": {"nodeName": "n1", "containers": [{"resources": {"requests": asked}}]}})
+    assert len(idle._amounts) < 2500
+    asked = {"cpu": "5000m"}
+    idle._take_room(("m1", "other"), {"spec": {"nodeName": "n1", "containers": [{"resources": {"requests": asked}}]}})
+    assert idle._taken["m1", "other"][1] is idle._taken["m1", "p9"][1]
+
+
+def test_claims_that_come_before_those_they_replace_have_gone_cost_little(idle: DecisionController) -> None:
+    """So it is in a list after a long outage: all that is new comes first, then all that is gone goes."""
+
+    def given(number: int) -> dict[str, Any]:
+        made = claim()
+        results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{number}", "device": "gpu-0"}]
+        return {**made, "status": {"allocation": {"devices": {"results": results}}}}
+
+    for number in range(2000):
+        idle._set_claim(("m1", f"old-{number}"), given(number))
+    began = time.process_time()
+    for number in range(2000):
+        idle._set_claim(("m1", f"new-{number}"), given(number))
+    assert len(idle._capacity.doubled()) == 2000
+    for number in range(2000):
+        idle._drop_claim(("m1", f"old-{number}"))
+    assert time.process_time() - began < 1.5
+    assert idle._capacity.doubled() == {}
+
+
+def test_nobody_waits_in_a_namespace_that_is_gated_no_more(fake: FakeApi, tmp_path: Path) -> None:
+    with controlling(fake, tmp_path) as controller:
+        eventually(lambda: bool(conditions(fake)), 20)
+        assert controller._standing().waiting
+        fake.put("/api/v1/namespaces", {"metadata": {"name": "m1", "labels": {}}})
+        eventually(lambda: not controller._standing().waiting)
+
+
+def test_a_clock_that_is_behind_makes_no_negative_waits() -> None:
+    """A sum that falls looks to Prometheus as if the process had started anew."""
+    metrics = DecisionMetrics(Standing)
+    metrics.decided(said(pod(BOUND), claim("gpu/h100")), -60.0)
+    (waits,) = metrics._wait.collect()
+    assert {one.name: one.value for one in waits.samples}["dra_gate_allocation_wait_seconds_sum"] == 0.0

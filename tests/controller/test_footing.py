@@ -106,6 +106,17 @@ def test_what_cannot_be_read_is_neither_right_nor_wrong(watched: Watched) -> Non
     assert watched.events() == []
 
 
+def test_what_was_told_is_not_told_again_after_a_look_that_failed(watched: Watched) -> None:
+    watched.api.remove(f"{OURS}/zz-dra-gate")
+    watched.look()
+    for _ in range(3):
+        watched.api.fault = lambda r: (500, status(500, "InternalError"), {}) if r.path.startswith(OURS) else None
+        watched.look()
+        watched.api.fault = None
+        assert watched.look()[intact("ValidatingWebhookConfiguration", "zz-dra-gate")] == 0
+    assert len(watched.events()) == 1
+
+
 def test_who_does_not_lead_says_nothing(watched: Watched) -> None:
     watched.look()
     watched.leading = False

@@ -50,6 +50,7 @@ class Loop:
         self.controller._complete = True
         for one in self.controller.reflectors:
             one.synced.set()
+            one._version = "1"
         self.controller._capacity.set_node(NODE, fleet.node())
         self.taint()
 
@@ -110,6 +111,27 @@ def test_nothing_is_written_for_healthy_pods_nor_for_a_moment(loop: Loop) -> Non
     assert loop.look(SETTLE_SECONDS - 1) == pytest.approx(1)
     assert loop.api.requests == []
     assert loop.samples()['dra_gate_pods_on_unhealthy_devices{reason="taint",running="no",tenant="maple"}'] == 8
+
+
+def test_while_slices_are_listed_anew_nothing_is_judged(loop: Loop) -> None:
+    """A driver that came back has made another slice: both are there until the list has come to its end."""
+    loop.pods(1)
+    (slices,) = (one for one in loop.controller.reflectors if one.name == "health-ResourceSlice")
+    slices._version = None
+    devices = [fleet.device(f"gpu-{number}", "h100") for number in range(40)]
+    loop.controller._capacity.set_slice(("", "s2"), fleet.slice_of("n1", devices))
+    loop.look()
+    loop.look(SETTLE_SECONDS + 1)
+    assert (loop.evicted(), loop.events()) == ([], [])
+    loop.controller._capacity.drop_slice(("", "s"))
+    slices._version = "2"
+    loop.look(1.0)
+    loop.look(SETTLE_SECONDS + 1)
+    assert (loop.evicted(), loop.events()) == ([], [])
+    loop.controller._capacity.drop_slice(("", "s2"))
+    loop.look(1.0)
+    loop.look(SETTLE_SECONDS + 1)
+    assert len(loop.evicted()) == 1
 
 
 def test_the_eviction_names_the_pod_that_was_looked_at(loop: Loop) -> None:

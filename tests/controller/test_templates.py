@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -19,7 +20,7 @@ from controller.policies import policy_set
 from dra_gate.cluster.client import Client
 from dra_gate.controller import templates
 from dra_gate.controller.http import StatusServer
-from dra_gate.controller.plan import plan
+from dra_gate.controller.plan import Action, Seen, Verb, plan
 from dra_gate.controller.templates import TemplateController
 
 ALL = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
@@ -206,3 +207,97 @@ def test_status_server() -> None:
         assert get("/other")[0] == 404
     finally:
         server.close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_status_server_on_a_cluster_of_ipv6() -> None:
+    server = StatusServer("::1", 0, metrics=lambda: b"a_metric 1\n", problems=list, pages={})
+    try:
+        with urllib.request.urlopen(f"http://[::1]:{server.port}/metrics", timeout=5) as answer:
+            assert answer.read() == b"a_metric 1\n"
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Iterator[TemplateController]:
+    """It leads and has no threads: a test plans and says what came of it."""
+    client = Client.connect(str(kubeconfig(tmp_path / "config", "http://127.0.0.1:9")))
+    controller = TemplateController(client, identity="test", leading=lambda: True)
+    controller._active = True
+    yield controller
+    client.close()
+
+
+def collecting(name: str) -> Action:
+    seen = Seen(uid="u", resource_version="1", ours=True, deleting=False, spec="", stamp="")
+    return Action(Verb.COLLECT, "maple-a", name, "its tenant needs it no more", seen=seen)
+
+
+def look_at(controller: TemplateController, action: Action) -> bool:
+    """Whether it is given to the writers."""
+    with controller._lock:
+        controller._consider(action)
+    return not controller._work.empty()
+
+
+def test_of_templates_that_are_gone_nothing_is_kept(idle: TemplateController, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each version of a policy has names of its own, in every namespace of its tenant."""
+    now = [1000.0]
+    monkeypatch.setattr(templates.time, "monotonic", lambda: now[0])
+    for version in range(2000):
+        action = collecting(f"dra-gate-p-v{version}")
+        assert action.seen is not None
+        idle._templates["maple-a"] = {action.name: action.seen}
+        assert not look_at(idle, action)
+        now[0] += templates.GRACE_SECONDS + 1
+        assert look_at(idle, action)
+        idle._work.get()
+        with idle._lock:
+            idle._settle(action, "done", templates.ECHO_SECONDS)
+            idle._drop_template((action.namespace, action.name))
+        idle._plan_once()
+    assert len(idle._names) < 500
+
+
+def test_what_is_paced_or_waits_is_remembered(idle: TemplateController) -> None:
+    """Who deletes templates over and over is not forgotten in between, nor since when one is not needed."""
+    for number in range(500):
+        name = idle._names.setdefault(("maple-a", f"dra-gate-{number}"), templates._Name())
+        name.take(time.monotonic())
+    action = collecting("dra-gate-p-v1")
+    assert action.seen is not None
+    idle._templates["maple-a"] = {action.name: action.seen}
+    look_at(idle, action)
+    idle._plan_once()
+    assert len(idle._names) == 501
+
+
+def test_what_was_not_needed_in_an_earlier_term_is_kept_for_its_grace_again(
+    idle: TemplateController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another replica led in between: whether the template was needed then we do not know."""
+    now = [1000.0]
+    monkeypatch.setattr(templates.time, "monotonic", lambda: now[0])
+    action = collecting("dra-gate-p-v1-x3")
+    assert not look_at(idle, action)
+    idle.deactivate()
+    now[0] += 3600.0
+    idle.activate()
+    assert not look_at(idle, action)
+    now[0] += templates.GRACE_SECONDS + 1
+    assert look_at(idle, action)
+
+
+def test_who_does_not_lead_keeps_no_list_of_what_was_touched(idle: TemplateController) -> None:
+    """It would become longer with every namespace that comes and goes; who begins to lead looks at everything."""
+    with idle._lock:
+        idle._active = False
+        for number in range(3):
+            key = "", f"run-{number}"
+            idle._set_namespace(key, {"metadata": {"name": key[1]}})
+            idle._drop_namespace(key)
+        assert idle._dirty == set()
+        idle._templates["maple-a"] = {}
+    idle.activate()
+    assert idle._dirty == {"maple-a"}

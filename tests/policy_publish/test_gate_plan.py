@@ -73,6 +73,15 @@ def test_a_set_that_does_not_take_effect_replaces_nothing() -> None:
     assert f"{A} stays in use" in ready["message"]
 
 
+@pytest.mark.parametrize("in_use", [A, B])
+def test_a_refusal_of_any_length_can_be_written_down(in_use: str) -> None:
+    """It may quote a file. The schema of the Gate takes so much, and else refuses the whole status."""
+    plan = plan_gate(gate(B, history="a"), known(in_use, refused={B: "x" * 100_000}), NOW)
+    assert plan.status is not None
+    assert len(plan.status["conditions"][0]["message"]) <= 32768
+    assert max(len(entry.get("message", "")) for entry in plan.status["sets"]) <= 1024
+
+
 @pytest.mark.parametrize(
     ("claimed", "manager", "entry"),
     [

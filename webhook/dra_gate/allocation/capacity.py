@@ -317,20 +317,21 @@ class Capacity:
             return
         driver, pool, device = (text(selector.get(word)) or None for word in ("driver", "pool", "device"))
         rule = (driver, pool, device), _taint(mapping(at(obj, "spec", "taint")))
-        if self._rules.get(key[1]) != rule:
-            self.drop_taint_rule(key)
+        before = self._rules.get(key[1])
+        if before != rule:
+            # Off and on again before anything is counted: no device turns healthy in between.
+            self._unrule(key[1])
             self._rules[key[1]] = rule
             self._taints.setdefault(rule[0], {})[key[1]] = rule[1]
-            self._rule_changed(rule[0])
+            for changed in {rule[0], rule[0] if before is None else before[0]}:
+                self._rule_changed(changed)
 
     def drop_taint_rule(self, key: Key) -> None:
         """A DeviceTaintRule is gone."""
-        rule = self._rules.pop(key[1], None)
-        if rule is not None:
-            del self._taints[rule[0]][key[1]]
-            if not self._taints[rule[0]]:
-                del self._taints[rule[0]]
-            self._rule_changed(rule[0])
+        before = self._rules.get(key[1])
+        if before is not None:
+            self._unrule(key[1])
+            self._rule_changed(before[0])
 
     def set_claim(self, key: Key, obj: Object) -> None:
         """A ResourceClaim was made or changed."""
@@ -449,6 +450,14 @@ class Capacity:
         """Devices in more than one claim, and the claims; by device."""
         return {device: tuple(sorted(self._holders[device])) for device in sorted(self._doubled)}
 
+    def doubled_in(self, claim: Key) -> list[DeviceId]:
+        """The devices of a claim that are in another one, too."""
+        return sorted(self._doubled.intersection(self._claims.get(claim, ())))
+
+    def holders(self, device: DeviceId) -> tuple[Key, ...]:
+        """The claims that a device is in."""
+        return tuple(self._holders.get(device, ()))
+
     def not_evaluated(self) -> int:
         """How many published devices could not be asked one of the policies' expressions."""
         return sum(count for (traits, *_), count in self._sums.items() if traits.faulty)
@@ -558,6 +567,11 @@ class Capacity:
         for place in self._on_node.get(node, ()):
             self._count(place)
 
+    def _unrule(self, name: str) -> None:
+        rule = self._rules.pop(name, None)
+        if rule is not None:
+            _discard(self._taints, rule[0], name)
+
     def _rule_changed(self, selector: tuple[str | None, str | None, str | None]) -> None:
         driver, pool, device = selector
         pools = list(self._pools if pool is None else self._named.get(pool, ()))
@@ -664,34 +678,48 @@ def held_devices(claim: Object) -> tuple[DeviceId, ...]:
 
 
 def _views(slices: Sequence[_Slice]) -> dict[str, _View]:
-    """A pool's slices as each home sees them: its own and those of no home (GatherPools in the allocator)."""
+    """A pool's slices as each home sees them: its own and those of no home (GatherPools in the allocator).
+
+    A pool may have as many homes as there are nodes: of the whole pool nothing is looked at once for each.
+    """
     found = {}
     newest = max(one.generation for one in slices)
-    for home in {one.home for one in slices}:
-        own = [one for one in slices if one.home in ("", home)]
+    by_home: dict[str, list[_Slice]] = {}
+    for one in slices:
+        by_home.setdefault(one.home, []).append(one)
+    everywhere = [one for one in slices if one.generation == newest]
+    whole = {one.wanted for one in everywhere} == {len(everywhere)}
+    lacking = EXTRA if max(one.wanted for one in everywhere) < len(everywhere) else INCOMPLETE
+    counters = whole and _wrong_counters(everywhere)
+    for home, there in by_home.items():
+        own = [*there, *by_home.get("", ())] if home else there
         generation = max(one.generation for one in own)
         own = [one for one in own if one.generation == generation]
-        everywhere = [one for one in slices if one.generation == generation]
-        problem = ""
         if {one.wanted for one in own} == {len(own)}:
-            problem = _invalid(own, own)
+            problem = INVALID if _repeats(own) or _wrong_counters(own) else ""
         elif newest > generation:
             problem = OBSOLETE
-        elif {one.wanted for one in everywhere} != {len(everywhere)}:
-            problem = EXTRA if max(one.wanted for one in everywhere) < len(everywhere) else INCOMPLETE
+        elif not whole:
+            problem = lacking
         else:
-            problem = _invalid(own, everywhere)
+            problem = INVALID if _repeats(own) or counters else ""
         found[home] = _View(generation, problem)
     return found
 
 
-def _invalid(own: Sequence[_Slice], everywhere: Sequence[_Slice]) -> str:
+def _repeats(own: Sequence[_Slice]) -> bool:
+    """A device stands in it twice."""
     names = [device.name for one in own for device in one.devices]
+    return len(set(names)) < len(names)
+
+
+def _wrong_counters(everywhere: Sequence[_Slice]) -> bool:
+    """A counter set stands twice in these slices, or one that a device consumes does not."""
     sets = [name for one in everywhere for name in one.counters]
     counters = {(name, counter) for one in everywhere for name, there in one.counters.items() for counter in there}
     consumed = frozenset().union(*(one.consumed for one in everywhere))
-    twice = len(set(names)) < len(names) or len(set(sets)) < len(sets) or any(one.repeated for one in everywhere)
-    return INVALID if twice or not consumed <= counters else ""
+    twice = len(set(sets)) < len(sets) or any(one.repeated for one in everywhere)
+    return twice or not consumed <= counters
 
 
 def _same_frame(one: _Slice, other: _Slice) -> bool:

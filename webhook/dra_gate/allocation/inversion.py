@@ -24,6 +24,7 @@ from dra_gate.policy.words import listed
 
 SAMPLED_ABOVE = 100  # nodes: with fewer kube-scheduler looks at all of them (minFeasibleNodesToFind)
 LOOKED_AT = 100  # better nodes that are asked about one Pod: enough to tell why, whatever the size of the cluster
+CLAUSES = 200  # of a Pod that says more about nodes, fewer are asked: it would keep everybody else waiting
 _MILLI = 1000
 
 Code = Literal["same-node", "affinity", "taint", "resources", "unknown-node", "not-judged", "sampling", "score"]
@@ -53,11 +54,11 @@ def inversion(
     """Why `pod`, which is on `node`, is not on one of the `better` nodes, in a cluster of so many `nodes`.
 
     `better` are those where enough devices of a higher candidate are free; an empty name stands for devices of no
-    single node. Of many nodes the first hundred are looked at.
+    single node. Of many nodes the first hundred are looked at, fewer for a Pod of very many clauses.
     """
     found: list[Inversion] = []
     asked = requested(pod)
-    for name in islice(better, LOOKED_AT):
+    for name in islice(better, max(1, LOOKED_AT // (1 + _clauses(pod) // CLAUSES))):
         if name in ("", node):
             # The scheduler takes the first that fits on a node: something else of this Pod did not fit beside it.
             found.append(Inversion("same-node", "beside what the Pod's other requests and constraints need"))
@@ -114,6 +115,16 @@ def taints_of(node: Object) -> tuple[tuple[str, str, str], ...]:
     """The taints of a node."""
     found = map(mapping, sequence(at(node, "spec", "taints")))
     return tuple((text(one.get("key")), text(one.get("value")), text(one.get("effect"))) for one in found)
+
+
+def _clauses(pod: Object) -> int:
+    """How much the Pod says of nodes: tolerations, terms of its affinity, expressions and values in them."""
+    affinity = at(pod, "spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    found = len(sequence(at(pod, "spec", "tolerations")))
+    for term in sequence(mapping(affinity).get("nodeSelectorTerms")):
+        expressions = (*sequence(at(term, "matchExpressions")), *sequence(at(term, "matchFields")))
+        found += 1 + len(expressions) + sum(len(sequence(at(one, "values"))) for one in expressions)
+    return found
 
 
 def _blocked(pod: Object, asked: Amounts, name: str, room: Room) -> Inversion | None:

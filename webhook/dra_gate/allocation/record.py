@@ -183,9 +183,14 @@ def _given(claim: ClaimDecision) -> str:
 
 def _fitted(head: list[str], steps: list[str], tail: list[str]) -> str:
     """All of it if it fits; else without devices and texts from the end, and last cut in the middle of a word."""
-    while len(" ".join([*head, *steps, *tail]).encode()) > NOTE_BYTES and (tail or steps):
-        (tail or steps).pop()
-        head = head if head[-1] == _CUT.strip() else [*head, _CUT.strip()]
+    cut = _CUT.strip()
+    # Added up once: a Pod may name tens of thousands of claims.
+    size = sum(len(part.encode()) + 1 for part in (*head, *steps, *tail)) - 1
+    while size > NOTE_BYTES and (tail or steps):
+        size -= len((tail or steps).pop().encode()) + 1
+        if head[-1] != cut:
+            head = [*head, cut]
+            size += len(cut.encode()) + 1
     return clipped(" ".join([*head, *steps, *tail]), NOTE_BYTES)
 
 

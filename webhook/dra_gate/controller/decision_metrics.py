@@ -116,7 +116,7 @@ class DecisionMetrics(Collector):
         if waited is not None:
             model = record.model if record.candidates else NOBODY
             self._allocations.labels(tenant, policy, model, str(record.rank)).inc()
-            self._wait.labels(tenant).observe(waited)
+            self._wait.labels(tenant).observe(max(0.0, waited))  # our clock and the API server's may differ
             if decision.inversion is not None:
                 self._inversions.labels(policy, decision.inversion.code).inc()
         if record.reason:

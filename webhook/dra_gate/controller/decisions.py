@@ -16,7 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -60,6 +60,7 @@ REFRESH_SECONDS = 3600.0  # between two texts about one Pod that waits for the s
 SETTLE_SECONDS = 0.05  # one allocation makes several events
 LISTING_SECONDS = 5.0  # while claims are listed anew, before what is in two of them is looked at again
 RECENT = 100
+FEW_AMOUNTS = 1000  # not worth a look whether some can be forgotten
 _CLAIM = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
 
 _log = logging.getLogger(__name__)
@@ -118,6 +119,7 @@ class Listener(Protocol):
         """A Pod was made or changed; None: it is gone."""
 
 
+Kept = TypeVar("Kept")
 Item = tuple[str, Key]  # what to look at: pod, extended or doubled (a claim)
 
 
@@ -400,7 +402,7 @@ class DecisionController(Collector):
         self._capacity.drop_claim(key)
         if self._follower is not None:
             self._follower.drop_claim(key)
-        self._claims.get(key[0], {}).pop(key[1], None)
+        self._pop(self._claims, key)
         for item in (("extended", key), ("doubled", key)):
             self._progress.pop(item, None)
         self._claim_changed(key, None)
@@ -410,10 +412,9 @@ class DecisionController(Collector):
             self._look_at(("pod", (key[0], name)), SETTLE_SECONDS)
         if seen is not None and seen.extended:
             self._look_at(("extended", key))
-        for holders in self._capacity.doubled().values():
-            if key in holders:
-                for claim in holders:
-                    self._look_at(("doubled", claim))
+        for device in self._capacity.doubled_in(key):
+            for claim in self._capacity.holders(device):
+                self._look_at(("doubled", claim))
 
     def _set_pod(self, key: Key, obj: Object) -> None:
         if self._follower is not None:
@@ -449,10 +450,19 @@ class DecisionController(Collector):
         self._forget_pod(key)
 
     def _forget_pod(self, key: Key) -> None:
-        before = self._pods.get(key[0], {}).pop(key[1], None)
+        before = self._pop(self._pods, key)
         self._progress.pop(("pod", key), None)
         for _, name in () if before is None else before.entries:
             self._unname((key[0], name), key[1])
+
+    @staticmethod
+    def _pop(there: dict[str, dict[str, Kept]], key: Key) -> Kept | None:
+        """What is there of `key`, taken out; and its namespace with the last: these come and go."""
+        namespace = there.get(key[0], {})
+        found = namespace.pop(key[1], None)
+        if not namespace:
+            there.pop(key[0], None)
+        return found
 
     def _unname(self, claim: Key, pod: str) -> None:
         namers = self._namers.get(claim)
@@ -465,6 +475,8 @@ class DecisionController(Collector):
         taken = None
         if inversions.holds_room(pod):
             amounts = tuple(sorted(inversions.requested(pod).items()))
+            if len(self._amounts) > 2 * len(self._taken) + FEW_AMOUNTS:  # Pods went, and theirs with them
+                self._amounts = {kept: kept for _, kept in self._taken.values()}
             taken = text(at(pod, "spec", "nodeName")), self._amounts.setdefault(amounts, amounts)
         before = self._taken.get(key)
         if before == taken:
@@ -590,7 +602,7 @@ class DecisionController(Collector):
             seen = self._claims.get(key[0], {}).get(key[1])
             if seen is None:
                 return None
-            devices = [device for device, holders in self._doubled().items() if key in holders]
+            devices = self._capacity.doubled_in(key) if self.version("ResourceClaim") else []
             if kind == "extended" and key[0] not in self._gated:
                 return None
             if kind == "doubled" and not devices:
@@ -624,6 +636,7 @@ class DecisionController(Collector):
         with self._lock:
             pod = self._pods.get(key[0], {}).get(key[1])
             if pod is None or key[0] not in self._gated:
+                self._progress.pop(item, None)  # nobody says any more whether it waits
                 return None
             progress = self._progress_of(item, pod.uid, pod.told)
             stage = pod.stage(self._claims.get(key[0], {}))

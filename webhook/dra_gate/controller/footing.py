@@ -56,6 +56,9 @@ class FootingController(Rounds):
         self._identity = identity
         self._leading = leading
         self._found: dict[tuple[str, str], tuple[str, ...]] = {}  # by kind and name: how it differs
+        self._told: dict[
+            tuple[str, str], tuple[str, ...]
+        ] = {}  # the same, as people know it; for all that was ever read
 
     def collect(self) -> Iterable[Metric]:
         """What was last seen, from the replica that leads; looks that failed."""
@@ -79,7 +82,7 @@ class FootingController(Rounds):
         if self._leading():
             self.look()
         else:
-            self._found = {}
+            self._found, self._told = {}, {}
 
     def look(self) -> None:
         """One look at everything. What can't be read counts as not known and is left out of the metrics."""
@@ -106,7 +109,8 @@ class FootingController(Rounds):
             _log.warning("footing: %s %s: %s", *key, error)
             return
         differences = one.differences(found, self._called)
-        before = self._found.get(key, ())
+        before = self._told.get(key, ())
+        self._told[key] = differences
         self._found = {**self._found, key: differences}
         if differences and differences != before:
             more = f" and {len(differences) - _TOLD_FIELDS} more" if len(differences) > _TOLD_FIELDS else ""

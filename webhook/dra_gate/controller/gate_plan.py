@@ -24,6 +24,7 @@ HISTORY = 50
 SETS = 16
 TOLD = 1000  # exceptions, exempt users, domains
 TOLD_NAMESPACES = 5000
+MESSAGE = 32768  # characters of the condition's
 READY = "Ready"
 
 
@@ -218,7 +219,7 @@ def _ready(gate: Gate, known: Known, now: dt.datetime) -> dict[str, Any]:
         "observedGeneration": gate.generation,
         "lastTransitionTime": (text(before.get("lastTransitionTime")) if same else "") or _stamp(now),
         "reason": reason,
-        "message": message,
+        "message": message[:MESSAGE],  # a refusal may quote a file
     }
 
 

@@ -120,11 +120,12 @@ class HealthController(Collector):
         self._stopping = threading.Event()
         self._wake = threading.Event()
         capacity = self._capacity
+        self._slices = self._reflector(
+            "ResourceSlice", PATHS["ResourceSlice"], capacity.set_slice, capacity.drop_slice, shapes.Spec
+        )
         self.reflectors = [
             self._reflector("Node", PATHS["Node"], capacity.set_node, capacity.drop_node, shapes.FullNode),
-            self._reflector(
-                "ResourceSlice", PATHS["ResourceSlice"], capacity.set_slice, capacity.drop_slice, shapes.Spec
-            ),
+            self._slices,
             self._reflector(
                 "ResourceClaim", PATHS["ResourceClaim"], self._set_claim, self._drop_claim, shapes.LabelledClaim
             ),
@@ -267,6 +268,10 @@ class HealthController(Collector):
         if sets is None or not all(one.synced.is_set() for one in self.reflectors):
             return LOOK_SECONDS
         if any(one.age() > STALE_SECONDS for one in self.reflectors):
+            return LOOK_SECONDS
+        # While slices are listed anew, those that are gone stand beside those that took their place, and a pool of both
+        # looks ill: a list may take longer than what settles an illness.
+        if not self._slices.version:
             return LOOK_SECONDS
         now = time.monotonic()
         self._began = now if self._began is None else self._began

@@ -51,6 +51,8 @@ ECHO_SECONDS = 2.0  # our own write comes back as an event well before
 WORKERS = 4
 BURST = 10  # writes to one name at full speed, so that a repair is never late …
 REFILL_SECONDS = 2.0  # … and then one in this time, so that nobody keeps us busy by undoing it
+FORGET_SECONDS = 60.0  # a name with nothing due for so long: its allowance is whole again, and its waits are over
+FEW_NAMES = 256  # not worth a look whether some can be forgotten
 
 _log = logging.getLogger(__name__)
 
@@ -117,6 +119,7 @@ class TemplateController:
         self._due: dict[str, float] = {}  # namespaces to look at again, by time.monotonic()
         self._devices = 0  # the planner's own
         self._names: dict[Key, _Name] = {}
+        self._many = FEW_NAMES  # from here on some may be forgotten
         self._foreign: Counter[str] = Counter()
         self._active = False
         self._stopping = threading.Event()
@@ -186,6 +189,8 @@ class TemplateController:
         """We lead: look at everything."""
         with self._changed:
             self._active = True
+            for name in self._names.values():
+                name.unneeded_since = None  # what was needed while another led we do not know
             self._everything()
 
     def deactivate(self) -> None:
@@ -210,6 +215,8 @@ class TemplateController:
     # -- the cluster as seen: each runs with the lock held, in a reflector's thread ------------------------------------
 
     def _touch(self, namespace: str) -> None:
+        if not self._active:
+            return  # whoever begins to lead looks at everything
         self._dirty.add(namespace)
         self._changed.notify_all()
 
@@ -330,6 +337,7 @@ class TemplateController:
                 if (devices >= LARGE_COUNT) != (before >= LARGE_COUNT):
                     self._everything()
             now = time.monotonic()
+            self._forget(now)
             due = {namespace for namespace, when in self._due.items() if when <= now}
             for namespace in due:
                 del self._due[namespace]
@@ -384,6 +392,19 @@ class TemplateController:
             return
         name.writing, name.echoed = True, False
         self._work.put((0 if action.urgent else 1, next(self._sequence), action))
+
+    def _forget(self, now: float) -> None:
+        """Let go of names of which nothing is left to remember; with the lock held. Every version of a policy has names
+        of its own in each namespace, so they would only ever become more.
+        """
+        if len(self._names) < self._many:
+            return
+        for key, name in list(self._names.items()):
+            there = key[1] in self._templates.get(key[0], ())
+            quiet = max(name.echo_until, name.not_before, name.counted_at) + FORGET_SECONDS <= now
+            if quiet and not name.writing and not (there and (name.reported or name.unneeded_since is not None)):
+                del self._names[key]
+        self._many = max(FEW_NAMES, 2 * len(self._names))  # so that looking costs little for each name
 
     def _look_again(self, namespace: str, when: float) -> None:
         self._due[namespace] = min(when, self._due.get(namespace, math.inf))

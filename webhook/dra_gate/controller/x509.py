@@ -18,6 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 Certificate = x509.Certificate
+# What reading an extension raises for one that is not there, stands twice or holds what is not known here. Whatever
+# somebody has put into a bundle or a Secret: it must not keep a certificate from being renewed.
+_UNREAD = (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError)
 # Valid a little before now: clocks of other machines may be behind ours. Short lives get a tenth of themselves.
 SKEW = dt.timedelta(minutes=5)
 
@@ -81,11 +84,11 @@ def read_pair(certificates: bytes, key: bytes) -> Pair:
     """
     try:
         loaded = serialization.load_pem_private_key(key, password=None)
-    except TypeError as error:  # it is encrypted
+    except (TypeError, UnsupportedAlgorithm) as error:  # it is encrypted, or of a kind that is not known
         raise ValueError(str(error)) from None
     if isinstance(loaded, ec.EllipticCurvePrivateKey):
         for certificate in read_certificates(certificates):
-            if certificate.public_key() == loaded.public_key():
+            if belongs(key, certificate):
                 return Pair(certificate, loaded)
     raise ValueError("the key is not the ECDSA key of the certificate")
 
@@ -94,16 +97,16 @@ def belongs(key: bytes, certificate: Certificate) -> bool:
     """Whether the PEM `key`, of whatever kind, is in the clear and that of `certificate`."""
     try:
         loaded = serialization.load_pem_private_key(key, password=None)
+        return loaded.public_key() == certificate.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
-    return loaded.public_key() == certificate.public_key()
 
 
 def is_authority(certificate: Certificate) -> bool:
     """Whether it may sign certificates (BasicConstraints)."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, ValueError):
+    except _UNREAD:
         return False
 
 
@@ -126,7 +129,7 @@ def issued(certificate: Certificate, authority: Certificate) -> bool:
     """Whether `authority` signed `certificate`."""
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):  # TypeError: a kind of key that can't be checked
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):  # a kind of key that can't be checked
         return False
     return True
 
@@ -135,7 +138,7 @@ def names_of(certificate: Certificate) -> frozenset[str]:
     """The DNS names and IP addresses that the certificate is good for."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
+    except _UNREAD:
         return frozenset()
     addresses = names.get_values_for_type(x509.IPAddress)
     return frozenset([*names.get_values_for_type(x509.DNSName), *map(str, addresses)])
