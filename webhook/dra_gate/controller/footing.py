@@ -55,10 +55,9 @@ class FootingController(Rounds):
         self._called = called
         self._identity = identity
         self._leading = leading
-        self._found: dict[tuple[str, str], tuple[str, ...]] = {}  # by kind and name: how it differs
-        self._told: dict[
-            tuple[str, str], tuple[str, ...]
-        ] = {}  # the same, as people know it; for all that was ever read
+        # By kind and name: how it differs. As it was last seen, and as people were told; that outlives a failed look.
+        self._found: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._told: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def collect(self) -> Iterable[Metric]:
         """What was last seen, from the replica that leads; looks that failed."""
