@@ -267,3 +267,4 @@ class FakeApi:
         self._server.shutdown()
         self._server.server_close()
         self.break_connections()
+        self.close_watches = True  # or their threads would look for events for minutes, in everybody's process time

@@ -14,6 +14,7 @@ from msgspec import Struct
 from cluster.conftest import kubeconfig
 from cluster.fake_api import Answer, FakeApi, Request, status
 from dra_gate import __version__
+from dra_gate.cluster import shapes
 from dra_gate.cluster.client import ApiError, Client, ConfigError, Conflict, Gone, NotFound, Unreachable, _ahead
 
 THINGS = "/api/v1/things"
@@ -63,6 +64,35 @@ def test_only_what_the_shape_names_is_read(fake: FakeApi, client: Client) -> Non
     fake.send({"type": "ERROR", "object": status(410, "Expired", "too old")})
     with pytest.raises(Gone, match="too old"):
         next(events)
+
+
+@pytest.mark.parametrize("depth", [950, 5000])
+@pytest.mark.parametrize("shape", [None, shapes.ResourceClaim])
+def test_parameters_of_a_driver_nested_without_end_stop_nobody(
+    fake: FakeApi, client: Client, monkeypatch: pytest.MonkeyPatch, depth: int, shape: type | None
+) -> None:
+    """The API server takes 10 KiB of parameters in a claim, nested as deeply as whoever writes it likes."""
+    deep = '{"a \\"[": ' + "[" * depth + "]" * depth + ', "b": [{"c": "]"}]}'
+    written = SimpleNamespace(loads=json.loads, dumps=lambda value: json.dumps(value).replace('"DEEP"', deep))
+    monkeypatch.setattr("cluster.fake_api.json", written)
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+    config = [{"opaque": {"driver": "d", "parameters": "DEEP"}}, {"opaque": {"driver": "e", "parameters": {}}}]
+    spec = {"devices": {"config": config, "requests": [request]}}
+    fake.put(THINGS, thing("a", spec=spec))
+    fake.put(THINGS, thing("b", spec={}))
+    listing = client.list(THINGS, shape=shape)
+    listed = list(listing)
+    assert [item["metadata"]["name"] for item in listed] == ["a", "b"]
+    events = iter(client.watch(THINGS, {"resourceVersion": listing.resource_version}, shape=shape))
+    fake.put(THINGS, thing("a", spec=spec))
+    seen = [listed[0], next(events)["object"], client.get(f"{THINGS}/a"), client.delete(f"{THINGS}/a")]
+    assert seen[0]["spec"] == seen[1]["spec"]
+    for item in seen:
+        assert item["spec"]["devices"]["requests"] == [request]
+        first, second = item["spec"]["devices"]["config"]
+        assert first["opaque"]["parameters"]["b"] == [{"c": "]"}]
+        assert second == config[1]
+        assert len(json.dumps(item)) < 1500  # what is kept of it is small enough to work with anywhere
 
 
 def test_a_value_of_another_type_than_the_shape_says_comes_with_all_the_rest(fake: FakeApi, client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -285,6 +286,31 @@ def test_the_gate_is_deleted(fake: FakeApi, tmp_path: Path) -> None:
         assert active(source) == A.digest
         put_gate(fake, A.digest)
         eventually(lambda: source.gate is not None)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_older_backup_is_restored(fake: FakeApi, tmp_path: Path, deleted: bool) -> None:
+    """All replicas, those that have run on among them, go by the Gate that is there, whatever its version."""
+    fake.put(MAPS_PATH, published(1))
+    put_gate(fake, A.digest)
+    backup = {path: json.loads(json.dumps(obj)) for path, obj in fake.objects.items()}
+    with following(fake, tmp_path) as (source, _):
+        eventually(lambda: active(source) == A.digest)
+        fake.put(MAPS_PATH, published(2))
+        put_gate(fake, B.digest)
+        eventually(lambda: active(source) == B.digest)
+        if deleted:
+            fake.remove(GATE_PATH)
+            eventually(lambda: source.gate is None)
+        eventually(lambda: len(fake.watchers) >= 2)
+        with fake.lock:
+            fake.objects.clear()
+            fake.objects.update(backup)
+            fake.log.clear()
+            fake.version = 102
+        fake.send({"type": "BOOKMARK", "object": {"kind": "Thing", "metadata": {"resourceVersion": "102"}}})
+        eventually(lambda: active(source) == A.digest)
+        eventually(lambda: source.published() == 1)
 
 
 def test_refresh_sees_what_the_watches_have_not_brought(fake: FakeApi, tmp_path: Path) -> None:

@@ -409,6 +409,26 @@ def test_a_stamp_that_names_something_unknown_makes_us_look_once(
     assert looked == [not known_then]
 
 
+def test_a_live_look_that_fails_costs_no_verdict(harness: Harness) -> None:
+    def decide(route: str, body: bytes, facts: Any, *, may_look_again: bool = False) -> Any:
+        if may_look_again:
+            raise BehindError("d", 2)
+        return harness.decide(route, body, facts)
+
+    def refresh() -> bool:
+        raise RuntimeError("what the Gate now names can't be put to use")
+
+    app = App(
+        facts=lambda: None,  # type: ignore[arg-type, return-value]
+        ready=list,
+        metrics=harness.metrics,
+        write=lambda _: None,
+        decide=decide,
+        refresh=refresh,
+    )
+    assert _served(app, until=0, requests=[{"path": "/validate", "query_string": b"timeout=10s"}]) == [{"answer": 1}]
+
+
 def test_recent_verdicts_are_few_and_small(harness: Harness) -> None:
     harness.name = "n" * 1_000_000
     for _ in range(RECENT + 10):

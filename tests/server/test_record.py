@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,31 @@ def test_a_torn_line_at_the_end_is_left_out(tmp_path: Path) -> None:
     with (tmp_path / "reviews-1.jsonl").open("ab") as file:
         file.write(b'{"n":')
     assert [document.value for document in read_documents(str(tmp_path / "reviews-1.jsonl"))] == [{"n": 1}]
+
+
+def test_half_a_line_from_before_a_crash_spoils_no_other(tmp_path: Path) -> None:
+    write(tmp_path, 1 << 20, [b'{"n":1}'])
+    with (tmp_path / "reviews-1.jsonl").open("ab") as file:
+        file.write(b'{"n":')
+    write(tmp_path, 1 << 20, [b'{"n":2}', b'{"n":3}'])
+    assert [document.value["n"] for document in read_manifests([str(tmp_path)])] == [1, 2, 3]
+
+
+def test_half_a_line_on_a_disk_that_was_full_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BufferedWriter):
+        def write(self, data: Any) -> int:
+            super().write(data[:3])
+            raise OSError(28, "No space left on device")
+
+    recorder = Recorder(tmp_path, 1 << 20, line_of)
+    for body, full in ((b'{"n":1}', False), (b'{"n":2}', True), (b'{"n":3}', False)):
+        with monkeypatch.context() as patch:
+            if full:
+                patch.setattr(Path, "open", lambda self, _mode: Full(io.FileIO(self, "a")))
+            recorder.take("mutate", body)
+            recorder._flush()
+    assert recorder.dropped == 1
+    assert [document.value["n"] for document in read_manifests([str(tmp_path)])] == [1, 3]
 
 
 def test_files_rotate_and_stay_within_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,26 @@ def test_a_bad_pair_is_counted_and_told_once_and_never_serves(tmp_path: Path, ca
     assert serial(serving) == second
 
 
+def test_a_certificate_of_a_version_that_there_is_not_is_a_bad_pair_too(tmp_path: Path) -> None:
+    """OpenSSL serves it, who reads its end does not know it: the watch must live to see the next one."""
+    first = issue(tmp_path)
+    serving = ServingCertificate(tmp_path)
+    issue(tmp_path)
+    good = (tmp_path / "tls.crt").read_text()
+    der = ssl.PEM_cert_to_DER_cert(good[: good.index("-----END") + len("-----END CERTIFICATE-----\n")])
+    (tmp_path / "tls.crt").write_text(
+        ssl.DER_cert_to_PEM_cert(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x04"))
+    )
+    assert not serving.check()
+    assert serving.failures == 1
+    assert serial(serving) == first
+    with pytest.raises(CertificateError, match="not a usable pair"):
+        ServingCertificate(tmp_path)
+    (tmp_path / "tls.crt").write_text(good)
+    assert serving.check()
+    assert serial(serving) != first
+
+
 def test_a_secret_volume_swaps_a_symbolic_link(tmp_path: Path) -> None:
     first = issue(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")

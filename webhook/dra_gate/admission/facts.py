@@ -28,7 +28,7 @@ class Reached:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ClaimFacts:
     """A ResourceClaim or ResourceClaimTemplate as rules see it.
 

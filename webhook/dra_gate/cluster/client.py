@@ -45,6 +45,11 @@ SKEW_SECONDS = 10.0  # clocks that differ by less agree
 # Nobody looks at what Events and owner references call an object, and it becomes part of a path. With
 # "../../pods?watch=true" it would be another request, and one that never ends.
 _PATH = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._:~@=,+-]+)+")
+# A claim carries up to 10 KiB of parameters for its driver, in any form: what is nested by the thousand Python neither
+# reads nor writes. With it in a list nobody would ever see the other objects.
+_DEEPEST = 100  # lists and mappings around a value; in an object of the API's own form there are some twenty
+_FREE = b'"parameters"'
+_TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*"|[\[{}\]]', re.DOTALL)
 
 Object = dict[str, Any]
 Shape = TypeVar("Shape")
@@ -142,22 +147,50 @@ _decode_page = msgspec.json.Decoder(_Page).decode
 
 
 @functools.cache
-def decoder(shape: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+def decoder(shape: Any, around: int = 0) -> Callable[[bytes | msgspec.Raw], Any]:
     """JSON to plain values, only what the msgspec type `shape` names; None: all.
 
-    Where a value has another type than `shape` says, all of it comes: its reader is to judge.
+    Where a value has another type than `shape` says, all of it comes: its reader is to judge. What is nested too deeply
+    comes as null; `around` says how deep in the JSON the object is.
     """
-    if shape is None:
-        return _decode
-    typed = msgspec.json.Decoder(shape).decode
+    typed = None if shape is None else msgspec.json.Decoder(shape).decode
 
-    def decode(data: bytes | msgspec.Raw) -> Any:
+    def read(data: bytes) -> Any:
+        if typed is None:
+            return _decode(data)
         try:
             return msgspec.to_builtins(typed(data))
         except msgspec.ValidationError:
             return _decode(data)
 
+    def decode(data: bytes | msgspec.Raw) -> Any:
+        data = bytes(data)
+        # Only parameters have no form of their own, and few have so much of it that it is worth looking closer.
+        if _FREE in data and data.count(b"[") + data.count(b"{") > _DEEPEST:
+            data = _shallow(data, _DEEPEST + around)
+        try:
+            return read(data)
+        except RecursionError:
+            return read(_shallow(data, _DEEPEST + around))
+
     return decode
+
+
+def _shallow(data: bytes, deepest: int) -> bytes:
+    """JSON without what is in more than `deepest` lists and mappings."""
+    kept, begun, done, depth = list[bytes](), 0, 0, 0
+    for token in _TOKEN.finditer(data):
+        first = data[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth == deepest + 1:
+                begun = token.start()
+        elif first in b"]}":
+            if depth == deepest + 1:
+                kept += data[done:begun], b"null"
+                done = token.end()
+            depth -= 1
+    return b"".join((*kept, data[done:]))
 
 
 class Listing:
@@ -192,7 +225,11 @@ class Listing:
 
     def _page(self, token: str) -> _Page:
         try:
-            page = _decode_page(self._read(token))
+            body = self._read(token)
+            try:
+                page = _decode_page(body)
+            except RecursionError:
+                page = _decode_page(_shallow(body, _DEEPEST + 2))
         except msgspec.DecodeError as error:
             raise Unreachable(f"{self._path}: the answer is no list: {error}") from error
         if not page.metadata.resourceVersion:
@@ -217,7 +254,7 @@ class Watch:
 
     def __init__(self, response: urllib3.BaseHTTPResponse, shape: type | None = None) -> None:
         self._response = response
-        self._decode = decoder(None if shape is None else _Event[shape])  # type: ignore[valid-type]
+        self._decode = decoder(None if shape is None else _Event[shape], 1)  # type: ignore[valid-type]
         self._closed = False
 
     def __iter__(self) -> Iterator[Object]:
@@ -384,7 +421,7 @@ class Client:
 
     def _json(self, response: urllib3.BaseHTTPResponse) -> Object:
         try:
-            value = _decode(self._body(response))
+            value = decoder(None)(self._body(response))
         except msgspec.DecodeError as error:
             raise Unreachable(f"the answer is no JSON: {error}") from error
         if not isinstance(value, dict):

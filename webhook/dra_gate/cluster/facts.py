@@ -14,7 +14,9 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -38,7 +40,6 @@ from dra_gate.policy.switch import NO_SWITCH
 
 Key = tuple[str, str]  # namespace (empty for cluster-scoped objects) and name
 
-_JUDGEMENTS = 10_000  # distinct specs remembered
 _STAMP = (POLICY, TENANT, CANDIDATES, CLAIMS)  # as far as charges need it
 _SWITCH = ""  # stands among namespaces for the Gate's switch between lanes
 EARLIER_SECONDS = 5.0  # for so long what labels or the switch said before still counts: replicas differ by less
@@ -143,7 +144,9 @@ class World:
         )
         self._holdings = Holdings(scales, grace=0)
         self._raw_pods: dict[Key, Object] = {}  # Pods that ask for extended resources, of which some may give devices
-        self._judgements: dict[bytes, ClaimFacts] = {}  # by digest of the spec: thousands of claims share few specs
+        # By digest of the spec: thousands of claims share few specs. No longer than one of them is there: who makes
+        # large claims and deletes them would fill our memory.
+        self._judgements = WeakValueDictionary[bytes, ClaimFacts]()
         self._charges: dict[str, Charge] = {}  # worst case by compiled template
         self._given_charges: dict[Given, Charge] = {}  # one of each, for thousands of claims
         self._fixed_used: dict[str, Charge] = {}
@@ -197,13 +200,23 @@ class World:
 
     def facts(self) -> Facts:
         """The facts of this moment: its mappings go on changing as objects arrive. Only after a set is in use."""
-        if self._changed and self._changed[0][0] + EARLIER_SECONDS < self._clock():
-            self._forget_earlier()
         assert self._facts is not None  # noqa: S101 - readiness waits for it
-        if self._facts.day != self._day():
-            with self._lock:
+        forgets = self._oldest() + EARLIER_SECONDS < self._clock()
+        # Whoever writes may hold the lock for seconds, while classes are judged again: then the next one does it.
+        if (forgets or self._facts.day != self._day()) and self._lock.acquire(blocking=False):
+            try:
+                if forgets:
+                    self._forget_earlier()
                 self._assemble()
+            finally:
+                self._lock.release()
         return self._facts
+
+    def _oldest(self) -> float:
+        try:
+            return self._changed[0][0]
+        except IndexError:  # none, or another thread has just taken it out
+            return inf
 
     def sinks(self) -> dict[str, KindSink]:
         """Where reflectors put objects, by the path that they list and watch."""
@@ -274,13 +287,11 @@ class World:
         return self._facts is not None and resource in self._facts.device_resources
 
     def _forget_earlier(self) -> None:
-        with self._lock:
-            limit = self._clock() - EARLIER_SECONDS
-            while self._changed and self._changed[0][0] < limit:
-                _, name = self._changed.popleft()
-                if not any(name == other for _, other in self._changed):
-                    self._previous_labels.pop(name, None)
-            self._assemble()
+        limit = self._clock() - EARLIER_SECONDS
+        while self._oldest() < limit:
+            _, name = self._changed.popleft()
+            if not any(name == other for _, other in self._changed):
+                self._previous_labels.pop(name, None)
 
     def _set_namespace(self, key: Key, obj: Object) -> None:
         labels = mapping(at(obj, "metadata", "labels"))
@@ -308,6 +319,8 @@ class World:
 
     def _set_class(self, key: Key, obj: Object) -> None:
         spec = mapping(obj.get("spec"))
+        if self._class_specs.get(key[1]) == spec:
+            return  # a new list has all of them again, and each costs a look at every slice, template and claim
         self._class_specs[key[1]] = spec
         self._extended_names[key[1]] = text(spec.get("extendedResourceName"))
         if self._reach.set_class(key[1], spec):
@@ -335,7 +348,7 @@ class World:
 
     def _judge_again(self) -> None:
         """What can be reached has changed. Classes come and go rarely: all that hangs on them is done anew."""
-        self._judgements = {}
+        self._judgements.clear()
         for store, path in ((self._templates, ("spec",)), (self._claims, ())):
             for key, facts in list(store.items()):
                 store[key] = self._judged(facts.spec, path)
@@ -349,8 +362,6 @@ class World:
         digest = hashlib.blake2b(msgspec.json.encode([path, spec], order="sorted"), digest_size=20).digest()
         found = self._judgements.get(digest)
         if found is None:
-            if len(self._judgements) >= _JUDGEMENTS:
-                self._judgements.clear()
             found = self._judgements[digest] = ClaimFacts(spec, self._reach.of_spec(mapping(at(spec, *path))))
         return found
 

@@ -80,8 +80,19 @@ class PolicySource:
         self._identity = identity or socket.gethostname()
         self._clock = clock
         self.reflectors = (
-            Reflector(client, MAPS_PATH, _Sink(self, self._put_map, self._drop_map, "maps"), "PolicySet", SELECTOR),
-            Reflector(client, GATES_PATH, _Sink(self, self._put_gate, self._drop_gate, "gate"), "Gate"),
+            Reflector(
+                client,
+                MAPS_PATH,
+                _Sink(self, self._put_map, self._drop_map, lambda: dict(self._maps), "maps"),
+                "PolicySet",
+                SELECTOR,
+            ),
+            Reflector(
+                client,
+                GATES_PATH,
+                _Sink(self, self._put_gate, self._drop_gate, lambda: {GATE: (self._gate, self._gate_gone)}, "gate"),
+                "Gate",
+            ),
         )
         # What the cluster says; under the lock.
         self.lock = threading.Condition()
@@ -243,14 +254,15 @@ class PolicySource:
 
     # -- the cluster as seen: each runs with the lock held ------------------------------------------------------------
 
-    def _put_gate(self, obj: Object) -> None:
+    def _put_gate(self, obj: Object, *, newest: bool = False) -> None:
+        """`newest`: nothing newer is known, even where its version is lower, as after a restored etcd backup."""
         if at(obj, "metadata", "name") != GATE:
             return
         seen, known = read_gate(obj), self._gate
         # KEP-5504: versions of one resource are numbers that may be compared.
-        if known is not None and _number(seen.resource_version) <= _number(known.resource_version):
+        if known is not None and _known(seen.resource_version, known.resource_version, newest=newest):
             return
-        if known is None and _number(seen.resource_version) <= self._gate_gone:
+        if known is None and _number(seen.resource_version) <= self._gate_gone and not newest:
             return
         if known is None or known.generation != seen.generation:
             self._told.clear()
@@ -268,10 +280,10 @@ class PolicySource:
             _log.warning("the Gate is gone: what it said last goes on")
             self.touched()
 
-    def _put_map(self, obj: Object) -> None:
+    def _put_map(self, obj: Object, *, newest: bool = False) -> None:
         name, version = text(at(obj, "metadata", "name")), text(at(obj, "metadata", "resourceVersion"))
         known = self._maps.get(name)
-        if known is not None and _number(version) <= _number(known.version):
+        if known is not None and _known(version, known.version, newest=newest):
             return
         uid, created = text(at(obj, "metadata", "uid")), text(at(obj, "metadata", "creationTimestamp"))
         self._maps[name] = _Map(uid, version, created, digest_of(name), obj)
@@ -380,12 +392,13 @@ class PolicySource:
 
     def _verify(self, name: str, entry: _Map) -> None:
         """Load what `entry` holds, keep it if it is wanted, and note what is wrong with it."""
-        if entry.obj is None:
+        obj = entry.obj
+        if obj is None:
             return
         loaded: PolicySet | None = None
         refusal: Refusal | None = None
         try:
-            loaded = read_policy_map(entry.obj)
+            loaded = read_policy_map(obj)  # a live look may verify it at the same time and let go of it
         except RefusedError as error:
             refusal = error.refusal
         except Exception as error:  # noqa: BLE001 - whatever it is: refused, and the last good one stays
@@ -484,11 +497,18 @@ class _Sink:
     """The reflector's end of one kind: gives objects on with the source's lock held."""
 
     def __init__(
-        self, source: PolicySource, put: Callable[[Object], None], drop: Callable[[Object], None], kind: str
+        self,
+        source: PolicySource,
+        put: Callable[..., None],
+        drop: Callable[[Object], None],
+        learnt: Callable[[], Mapping[str, object]],
+        kind: str,
     ) -> None:
+        """`learnt` says, with the lock held, what is known of which name."""
         self._source = source
         self._put = put
         self._drop = drop
+        self._learnt = learnt
         self._kind = kind
         self._known: dict[str, Object] = {}  # what a new list may show to be gone: name and uid of each
 
@@ -496,14 +516,18 @@ class _Sink:
 
     def replace(self, objects: Iterable[Object]) -> None:
         """The whole truth at one moment."""
+        with self._source.lock:
+            before = self._learnt()
         arrived = list(objects)  # off the network: not with the lock held
         with self._source.lock:
+            now = self._learnt()
             gone = self._known
             self._known = {}
             for obj in arrived:
                 self._remember(obj)
                 gone.pop(_name(obj), None)
-                self._put(obj)
+                # What was known before the list was asked for is no newer than the list.
+                self._put(obj, newest=now.get(_name(obj)) == before.get(_name(obj)))
             for stub in gone.values():
                 self._drop(stub)
             self._source.listed.add(self._kind)
@@ -527,6 +551,11 @@ class _Sink:
 
 def _name(obj: Object) -> str:
     return text(at(obj, "metadata", "name"))
+
+
+def _known(version: str, known: str, *, newest: bool) -> bool:
+    """Whether the object of `version` says nothing new to who knows it at version `known`."""
+    return version == known if newest else _number(version) <= _number(known)
 
 
 def _number(version: str) -> int:

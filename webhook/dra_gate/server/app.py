@@ -15,6 +15,7 @@ import asyncio
 import collections
 import contextlib
 import gc
+import logging
 import math
 import re
 import sys
@@ -51,6 +52,7 @@ _DENSE = 64 * 1024  # bytes; a smaller body can't hold enough to be counted
 _DISCARD_LIMIT = 64 * 1024 * 1024
 _SHOWN = 253  # characters of a name (RFC 1123 subdomain) that logs and pages show, whoever made it up
 
+_log = logging.getLogger(__name__)
 _ADMISSION: dict[str, Route] = {"/mutate": "mutate", "/validate": "validate"}
 _PROBES = frozenset({"/healthz", "/readyz"})
 _JSON = b"application/json"
@@ -264,8 +266,12 @@ class App:
             return self._decided_now(route, body, may_look_again=True)
         except BehindError:
             left = min(deadline - time.monotonic(), REFRESH_SECONDS)
-            with contextlib.suppress(TimeoutError):
+            try:
                 await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, self._refresh), left)
+            except TimeoutError:
+                pass
+            except Exception:  # noqa: BLE001 - what is known here decides as it would had nobody answered
+                _log.warning("live look at the cluster: %s", _fault())
         return self._decided_now(route, body)
 
     def _decided_now(self, route: Route, body: bytes, **options: bool) -> Answer:

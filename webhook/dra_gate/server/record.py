@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import os
 import threading
@@ -38,8 +39,7 @@ class Recorder:
         self._share = max(limit // FILES, REVIEW_LIMIT)
         self._redacted = redacted
         self._number = _newest(folder)
-        newest = folder / (_NAME % self._number)
-        self._size = newest.stat().st_size if newest.exists() else 0
+        self._size = _mended(folder / (_NAME % self._number))
         self._lock = threading.Lock()
         self._bodies: collections.deque[tuple[Route, bytes]] = collections.deque()
         self._bytes = 0
@@ -84,9 +84,28 @@ class Recorder:
             self._number += 1
             self._size = 0
             (self._folder / (_NAME % (self._number - FILES))).unlink(missing_ok=True)
-        with (self._folder / (_NAME % self._number)).open("ab") as file:
-            file.write(line)
+        file = self._folder / (_NAME % self._number)
+        try:
+            with file.open("ab") as opened:
+                opened.write(line)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(file, self._size)  # the next line must not stand behind half of this one
+            raise
         self._size += len(line)
+
+
+def _mended(file: Path) -> int:
+    """Takes off what a crash has left of a line, which would spoil the next one; the size of the file, 0 for none."""
+    if not file.is_file():
+        return 0
+    with file.open("r+b") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        start = opened.seek(max(0, size - REVIEW_LIMIT - 1))
+        whole = start + opened.read().rfind(b"\n") + 1
+        if whole < size:
+            opened.truncate(whole)
+    return whole
 
 
 def _newest(folder: Path) -> int:

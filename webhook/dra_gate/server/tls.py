@@ -88,7 +88,7 @@ def _load(directory: Path, callers: Callers | None) -> tuple[ssl.SSLContext, flo
     try:
         context.load_cert_chain(directory / CERTIFICATE, directory / KEY, password=_no_password)
         leaf = x509.load_pem_x509_certificate((directory / CERTIFICATE).read_bytes())
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+    except (OSError, ValueError, x509.InvalidVersion) as error:  # ssl.SSLError is an OSError
         raise CertificateError(f"{directory}: {CERTIFICATE} and {KEY} are not a usable pair: {error}") from None
     if callers is not None:
         try:
@@ -138,7 +138,10 @@ class ServingCertificate:
 
         def run() -> None:
             while not stop.wait(interval):
-                self.check()
+                try:
+                    self.check()
+                except Exception:  # a dead thread would serve the old pair beyond its end
+                    log.exception("the serving certificate can't be looked at")
 
         thread = threading.Thread(target=run, name="certificate", daemon=True)
         thread.start()
