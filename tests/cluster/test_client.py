@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from msgspec import Struct
 
@@ -15,7 +16,17 @@ from cluster.conftest import kubeconfig
 from cluster.fake_api import Answer, FakeApi, Request, status
 from dra_gate import __version__
 from dra_gate.cluster import shapes
-from dra_gate.cluster.client import ApiError, Client, ConfigError, Conflict, Gone, NotFound, Unreachable, _ahead
+from dra_gate.cluster.client import (
+    ApiError,
+    Client,
+    ConfigError,
+    Conflict,
+    Gone,
+    NotFound,
+    Unreachable,
+    _ahead,
+    decoder,
+)
 
 THINGS = "/api/v1/things"
 
@@ -93,6 +104,14 @@ def test_parameters_of_a_driver_nested_without_end_stop_nobody(
         assert first["opaque"]["parameters"]["b"] == [{"c": "]"}]
         assert second == config[1]
         assert len(json.dumps(item)) < 1500  # what is kept of it is small enough to work with anywhere
+
+
+def test_a_text_without_an_end_is_given_up_at_once() -> None:
+    """What a broken connection leaves of an object."""
+    began = time.thread_time()
+    with pytest.raises(msgspec.DecodeError):
+        decoder(None)(b'{"parameters": "' + b"[" * 1000 + b"x" * 100_000)
+    assert time.thread_time() - began < 1
 
 
 def test_a_value_of_another_type_than_the_shape_says_comes_with_all_the_rest(fake: FakeApi, client: Client) -> None:

@@ -49,7 +49,8 @@ _PATH = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._:~@=,+-]+)+")
 # reads nor writes. With it in a list nobody would ever see the other objects.
 _DEEPEST = 100  # lists and mappings around a value; in an object of the API's own form there are some twenty
 _FREE = b'"parameters"'
-_TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*"|[\[{}\]]', re.DOTALL)
+# Possessive: a text without an end, as a broken connection leaves it, is given up at once.
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{}\]]', re.DOTALL)
 
 Object = dict[str, Any]
 Shape = TypeVar("Shape")
