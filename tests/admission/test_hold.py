@@ -93,8 +93,8 @@ def test_nothing_is_held_without_devices_in_the_other_lane_and_in_shadow() -> No
 
 
 def test_a_second_round_keeps_late_claims_and_lets_serial_init_containers_use_them() -> None:
-    first = mutated(pod(containers=[asking("2")]), "reed")
-    first["spec"]["initContainers"] = [{**asking("2"), "name": "same"}, {**asking("1"), "name": "other"}]
+    first = mutated(pod(containers=[asking("1")]), "reed")
+    first["spec"]["initContainers"] = [{**asking("1"), "name": "same"}, {**asking("2"), "name": "more"}]
     second = mutated(first, "reed", uid="second")
     assert second["spec"]["resourceClaims"] == [
         {"name": "gate-0", "resourceClaimName": late.late_name("first", "gate-0")},
@@ -104,7 +104,7 @@ def test_a_second_round_keeps_late_claims_and_lets_serial_init_containers_use_th
         [{"name": "gate-0"}],
         [{"name": "gate-1"}],
     ]
-    assert second["metadata"]["annotations"][CLAIMS] == "gate-0=2,gate-1=1"
+    assert second["metadata"]["annotations"][CLAIMS] == "gate-0=1,gate-1=2"
     assert second["metadata"]["annotations"]["dra-gate.io/devices"] == "3"
     assert second["spec"]["schedulingGates"] == [GRANT]
     assert refused(second, "reed") == set()

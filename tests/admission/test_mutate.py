@@ -86,10 +86,14 @@ def test_companions_come_with_the_claim() -> None:
             {"i": ["gate-0"], "j": ["gate-0"], "a": ["gate-1"]}, id="serial inits reuse each other's",
         ),
         pytest.param(
-            [("i", 1, ""), ("s", 1, "Always")], [("a", 2)], [1, 1, 2],
-            {"i": ["gate-0"], "s": ["gate-1"], "a": ["gate-2"]}, id="a sidecar never shares",
+            [("i", 1, ""), ("s", 1, "Always")], [("a", 2)], [2, 1],
+            {"i": ["gate-0"], "s": ["gate-1"], "a": ["gate-0"]}, id="a sidecar never shares",
         ),
-        pytest.param([("i", 4, "")], [("a", 2)], [4, 2], {"i": ["gate-0"], "a": ["gate-1"]}, id="other counts"),
+        pytest.param(
+            [("i", 1, "")], [("a", 4), ("b", 2)], [2, 4],
+            {"i": ["gate-0"], "a": ["gate-1"], "b": ["gate-0"]}, id="init uses the smallest that is enough",
+        ),
+        pytest.param([("i", 4, "")], [("a", 2)], [4, 2], {"i": ["gate-0"], "a": ["gate-1"]}, id="init wants more"),
     ],
 )  # fmt: skip
 def test_which_claims(init: Any, apps: Any, claims: list[int], expected: dict[str, list[str]]) -> None:

@@ -1,8 +1,9 @@
 """From device requests to claims: what mutate will do to a Pod, and why it cannot where it cannot.
 
 Each container that asks for n devices gets one claim for n, so that all n come from one model. A serial init container
-reuses the claim of a later container that asks for as many: they never run at the same time, and the device plugin
-would have handed the same devices on. A sidecar runs beside everything after it and never shares.
+reuses the claim of a later container that asks for as many, or else for more: they never run at the same time, and the
+device plugin would have handed the same devices on. A claim of its own beside one for a whole node would fit nowhere. A
+sidecar runs beside everything after it and never shares.
 """
 
 from __future__ import annotations
@@ -157,7 +158,8 @@ class _Reusable:
 
     def take(self, container: Container, count: int) -> str | None:
         already = frozenset(container.claim_names())
-        return next((name for name in self.offers.get(count, ()) if name not in already), None)
+        enough = (name for offered in sorted(self.offers) if offered >= count for name in self.offers[offered])
+        return next((name for name in enough if name not in already), None)
 
 
 def tenant_templates(pod: Object, scope: Scope, facts: Facts) -> Mapping[str, Template]:
