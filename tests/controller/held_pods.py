@@ -13,9 +13,9 @@ from allocation import fleet as small
 from controlplane.api import Api, ApiError, wait_for
 from dra_gate.admission.late import counts_text, late_name
 from dra_gate.cluster.client import Client
+from dra_gate.cluster.line_log import LineLog
 from dra_gate.controller.arbiter import ArbiterController
 from dra_gate.controller.decisions import DecisionController
-from dra_gate.controller.line_log import LineLog
 from dra_gate.policy.model import PolicySet
 
 API = {"apiVersion": "policy.dra-gate.io/v1alpha1"}

@@ -31,8 +31,8 @@ from controlplane.control_plane import GATE_CONTROLLER, ControlPlane
 from controlplane.fixture_types import InstallFleet, MakeNamespace
 from controlplane.fleet import Fleet
 from dra_gate.cluster.client import Unreachable
+from dra_gate.cluster.line_log import LineLog
 from dra_gate.controller import arbiter_gather, arbiter_tail
-from dra_gate.controller.line_log import LineLog
 from dra_gate.fairness import resting
 from dra_gate.fairness.checker import Checker
 from dra_gate.fairness.events import AnyLine, Held

@@ -17,10 +17,10 @@ from cluster.fake_api import Answer, FakeApi, Request, status
 from controller.test_decision_plan import BOUND, claim, pod, said
 from dra_gate.allocation.record import loads
 from dra_gate.cluster.client import Client
+from dra_gate.cluster.line_log import LineLog
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
 from dra_gate.controller.decision_plan import CONDITION
 from dra_gate.controller.decisions import DecisionController
-from dra_gate.controller.line_log import LineLog
 from policy_publish.test_source import eventually
 
 DRA = "/apis/resource.k8s.io/v1"

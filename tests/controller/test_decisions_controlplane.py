@@ -21,9 +21,9 @@ from controlplane.fixture_types import InstallFleet, MakeNamespace
 from controlplane.fleet import cordon
 from dra_gate.allocation.record import loads
 from dra_gate.cluster.client import Client
+from dra_gate.cluster.line_log import LineLog
 from dra_gate.controller.decision_plan import CONDITION
 from dra_gate.controller.decisions import DecisionController
-from dra_gate.controller.line_log import LineLog
 from dra_gate.policy.compile import templates_of
 from dra_gate.policy.model import PolicyRef, PolicySet
 

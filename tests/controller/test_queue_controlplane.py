@@ -17,7 +17,7 @@ from controlplane.api import Api
 from controlplane.control_plane import ControlPlane
 from controlplane.fixture_types import InstallFleet
 from dra_gate.cli.main import root
-from dra_gate.controller.line_log import LineLog
+from dra_gate.cluster.line_log import LineLog
 
 pytestmark = pytest.mark.controlplane
 

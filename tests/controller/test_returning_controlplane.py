@@ -22,8 +22,8 @@ from controller.test_arbiter_controlplane import granted, kubeconfig, namespace
 from controlplane.api import Api, ApiError
 from controlplane.fixture_types import InstallFleet, MakeNamespace
 from controlplane.kubelet import mark_running, mark_succeeded
+from dra_gate.cluster.line_log import LineLog
 from dra_gate.controller import returning
-from dra_gate.controller.line_log import LineLog
 from dra_gate.controller.returning import ReturnController
 from dra_gate.fairness.log import replay
 from dra_gate.policy.load import load_documents

@@ -96,7 +96,7 @@ def test_sidecars_and_init_containers(
         scene.container("main", gpus="2"),
         scene.container("beside", gpus=0),
         initContainers=[
-            scene.container("warm", gpus=2),
+            scene.container("warm", gpus=1),
             scene.container("watch", gpus=1, restartPolicy="Always"),
             scene.container("quiet", gpus=0, restartPolicy="Always"),
         ],

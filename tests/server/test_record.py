@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dra_gate.admission.redact import recorded
+from dra_gate.cluster import line_log
 from dra_gate.cluster.files import read_documents, read_manifests
 from dra_gate.server import record
 from dra_gate.server.record import Recorder
@@ -72,7 +73,7 @@ def test_files_rotate_and_stay_within_the_limit(tmp_path: Path, monkeypatch: pyt
     for _ in range(3):  # as after restarts
         write(tmp_path, 1000, [body] * 20)
     files = sorted(tmp_path.iterdir())
-    assert len(files) == record.FILES
+    assert len(files) == line_log.FILES
     assert sum(file.stat().st_size for file in files) <= 1000
     assert all(json.loads(line) for file in files for line in file.read_bytes().splitlines())
 

@@ -175,6 +175,7 @@ def command(
     from dra_gate.admission.sets import PolicySets  # noqa: PLC0415
     from dra_gate.cluster.client import Client, ConfigError  # noqa: PLC0415 - slow to import, and no other verb's
     from dra_gate.cluster.lease import Lease  # noqa: PLC0415
+    from dra_gate.cluster.line_log import LineLog  # noqa: PLC0415
     from dra_gate.controller.arbiter import ArbiterController  # noqa: PLC0415
     from dra_gate.controller.certificates import CertificateController  # noqa: PLC0415
     from dra_gate.controller.counter import CounterController  # noqa: PLC0415
@@ -182,7 +183,6 @@ def command(
     from dra_gate.controller.footing import FootingController  # noqa: PLC0415
     from dra_gate.controller.gate import GateController  # noqa: PLC0415
     from dra_gate.controller.health import HealthController  # noqa: PLC0415
-    from dra_gate.controller.line_log import LineLog  # noqa: PLC0415
     from dra_gate.controller.pages import Pages  # noqa: PLC0415
     from dra_gate.controller.returning import ReturnController  # noqa: PLC0415
     from dra_gate.controller.stops import StopController  # noqa: PLC0415

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from dra_gate.admission.held import Key
 from dra_gate.cluster import ledger as ledgers
 from dra_gate.cluster.client import Client, ClusterError
+from dra_gate.cluster.line_log import LineLog
 from dra_gate.cluster.reflector import Backoff
 from dra_gate.controller.arbiter_gather import Gatherer
 from dra_gate.controller.arbiter_ledgers import STATUS_SECONDS, Ledgers
@@ -33,7 +34,6 @@ from dra_gate.controller.arbiter_teller import Teller
 from dra_gate.controller.arbiter_term import Away, Desk, Open, Overtaken, Term, now_ms
 from dra_gate.controller.arbiter_writer import Writer
 from dra_gate.controller.decisions import DecisionController
-from dra_gate.controller.line_log import LineLog
 from dra_gate.fairness import log as lines
 from dra_gate.fairness.arbiter import Arbiter
 from dra_gate.fairness.charge import Charge

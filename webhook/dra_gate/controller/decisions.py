@@ -32,6 +32,7 @@ from dra_gate.cluster import shapes
 from dra_gate.cluster.client import STRATEGIC_PATCH, ApiError, Client, ClusterError, Conflict, NotFound
 from dra_gate.cluster.events import event, write_event
 from dra_gate.cluster.facts import PATHS, TAINT_RULES, Key, KindSink
+from dra_gate.cluster.line_log import LineLog
 from dra_gate.cluster.reflector import Backoff, Reflector
 from dra_gate.controller import threads
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
@@ -49,7 +50,6 @@ from dra_gate.controller.decision_plan import (
     read_claim,
     read_pod,
 )
-from dra_gate.controller.line_log import LineLog
 from dra_gate.controller.pages import Seen
 from dra_gate.kube.raw import Object, at, mapping, sequence, text
 from dra_gate.policy.model import PolicyRef, PolicySet
