@@ -18,6 +18,7 @@ from controller.test_decision_plan import BOUND, claim, pod, said
 from dra_gate.allocation.record import loads
 from dra_gate.cluster.client import Client
 from dra_gate.cluster.line_log import LineLog
+from dra_gate.controller import decisions
 from dra_gate.controller.decision_metrics import DecisionMetrics, Standing
 from dra_gate.controller.decision_plan import CONDITION
 from dra_gate.controller.decisions import DecisionController
@@ -139,6 +140,17 @@ def test_what_stands_on_the_pod_is_not_said_again(fake: FakeApi, tmp_path: Path)
     with controlling(fake, tmp_path):
         time.sleep(2.0)
     assert len(writes(fake)) == before
+
+
+def test_an_api_server_that_was_upgraded_is_asked_for_its_version_again(
+    fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "REFRESH_SECONDS", 0.0)
+    with controlling(fake, tmp_path) as controller:
+        eventually(lambda: bool(conditions(fake)), 20)
+        fake.fault = lambda r: (200, {"gitVersion": "v1.38.0"}, {}) if r.path == "/version" else None
+        fake.put(f"{DRA}/namespaces/m1/resourceclaims", namespaced(claim("gpu/h100")))
+        eventually(lambda: controller._version == "v1.38.0", 20)
 
 
 def test_who_does_not_lead_writes_nothing(fake: FakeApi, tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ from dra_gate.policy.model import PolicyRef, PolicySet
 
 WORKERS = 2
 SWEEP_SECONDS = 60.0  # Pods that wait are looked at this often, without asking anybody
-REFRESH_SECONDS = 3600.0  # between two texts about one Pod that waits for the same cause
+# Between two texts about one Pod that waits for the same cause, and until the API server's version is asked for again.
+REFRESH_SECONDS = 3600.0
 SETTLE_SECONDS = 0.05  # one allocation makes several events
 LISTING_SECONDS = 5.0  # while claims are listed anew, before what is in two of them is looked at again
 RECENT = 100
@@ -177,6 +178,7 @@ class DecisionController(Collector):
         self._settled = False
         self._stopping = False
         self._version = ""  # of the API server
+        self._version_until = 0.0  # time.monotonic()
         self._sweep_at = 0.0
         self._recent: deque[DecisionRecord] = deque(maxlen=RECENT)
         self._follower: Follower | None = None
@@ -630,8 +632,9 @@ class DecisionController(Collector):
 
     def _attend_pod(self, key: Key) -> float | None:
         item: Item = ("pod", key)
-        if not self._version:
+        if time.monotonic() >= self._version_until:  # the API server may have been upgraded
             self._version = text(self._client.get("/version", timeout=5.0).get("gitVersion"))
+            self._version_until = time.monotonic() + REFRESH_SECONDS
         now = time.time()
         with self._lock:
             pod = self._pods.get(key[0], {}).get(key[1])
