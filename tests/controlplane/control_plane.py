@@ -289,11 +289,18 @@ class ControlPlane:
         return self.run_dir / "logs" / "audit.jsonl"
 
     def audit_events(self) -> Iterator[dict[str, Any]]:
-        """The audit events so far, oldest first: writes only, with bodies unless the control plane wrote them."""
+        """The audit events so far, oldest first: writes only, with bodies unless the control plane wrote them.
+
+        Those of objects that are nested by the thousand, as a test of these writes them, are left out.
+        """
         with self.audit_log.open() as lines:
             for line in lines:
                 if line.endswith("\n"):  # the last one may be half written
-                    yield json.loads(line)
+                    try:
+                        event = json.loads(line)
+                    except RecursionError:
+                        continue
+                    yield event
 
     def wait_for_default_roles(self, timeout: float = 30.0) -> None:
         """Waits until the ClusterRoles admin, edit and view are aggregated: until then they allow nothing."""
