@@ -101,7 +101,7 @@ USERS = st.sampled_from(
 )
 
 
-@hypothesis.settings(max_examples=1500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=800, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(
     pod=pods.pods(valid=True),
     namespace=st.sampled_from(["fern-dev", "moss", "nobody", "typo", "plugin"]),
@@ -162,7 +162,7 @@ def test_the_command_reads_that_setting_from_the_policies(tmp_path: Path) -> Non
     assert mutating["matchConditions"] == WITHOUT_CLAIM[0]["webhooks"][0]["matchConditions"]
 
 
-@hypothesis.settings(max_examples=3000, deadline=None)
+@hypothesis.settings(max_examples=1500, deadline=None)
 @hypothesis.given(path=pods.HOST_PATHS)
 def test_paths_of_the_node_are_read_alike_by_both(path: str) -> None:
     assert HOST_PATH.eval(data={"object": path, "oldObject": {}, "request": {}}).value() is bool(hostpath.reached(path))
@@ -180,7 +180,7 @@ USERS = st.sampled_from(
 )
 
 
-@hypothesis.settings(max_examples=1500, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=800, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(
     pod=pods.pods(valid=True),
     old=pods.pods(valid=True),

@@ -26,7 +26,7 @@ from dra_gate.kube import pod as pod_reader
 from dra_gate.kube.patch import apply
 
 # Enough to notice what has been broken; `make prove-patches` asks for 10,000, which takes some ten minutes.
-EXAMPLES = int(os.environ.get("DRA_GATE_EXAMPLES", "2500"))
+EXAMPLES = int(os.environ.get("DRA_GATE_EXAMPLES", "1500"))
 # Held with templates, held with late claims, not held; and where there is nothing to do. Not lane device-plugin.
 NAMESPACES = [
     *("fern-dev", "fern-canary", "moss", "reed", "birch", "alder"),
