@@ -229,7 +229,7 @@ def test_attempts_at_an_ill_server_are_few_and_its_return_is_noticed(
         time.sleep(seconds)
         # Waits of 0.2, 0.4, 0.8, 1.6, 3.2 s, each shortened by up to half.
         assert 2 <= reflector.failures - failures <= (6 if seconds == 5.0 else 4) + 1
-        assert time.process_time() - cpu < 0.5
+        assert time.process_time() - cpu < seconds / 2  # of all threads; a storm takes all of it
         assert "old" in store.objects  # what was known is kept
         if ill is dead:
             old, fake = fake, FakeApi(fake.port)
